@@ -10,7 +10,7 @@ const dist = join(folder, 'dist')
 rmSync(dist, { recursive: true, force: true })
 execFileSync('tsc', ['-p', join(folder, 'tsconfig.build.json')], { cwd: root, stdio: 'inherit' })
 const manifest = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Record<string, unknown>
-// In the repository the package's entry is the TypeScript source, which Node runs as it is; below node_modules it does not.
+// In the repository the entry of the package is TypeScript; Node does not run TypeScript below node_modules.
 const exports = { '.': { types: './index.d.ts', default: './index.js' } }
 writeFileSync(join(dist, 'package.json'), `${JSON.stringify({ ...manifest, exports }, undefined, 2)}\n`)
 copyFileSync(join(root, 'LICENSE'), join(dist, 'LICENSE'))

@@ -1,4 +1,4 @@
-// Everything that needs no other program on this machine: `npm run check`.
+// All checks that need no further programs: `npm run check`.
 import { hasFailed, printFailures, runSteps, staticSteps, testStep } from './steps.ts'
 
 const results = await runSteps(staticSteps, 2)

@@ -1,6 +1,6 @@
 /**
- * The main job on the embedded default: the real pi CLI works on a task against scripted turns, then asks the tiny model
- * a question, both through the gateway; every token is captured.
+ * Demo with the tiny engine: the pi CLI works on a task with scripted turns, then sends a question to the tiny model. The
+ * gateway captures all tokens of both.
  */
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readdirSync, readFileSync } from 'node:fs'
@@ -17,9 +17,9 @@ record(
   'SCRIPT:hello Write hello.py that greets the world, and run it.',
 )
 for (const name of readdirSync(workspace))
-  console.log(`   pi left ${name}: ${JSON.stringify(readFileSync(join(workspace, name), 'utf8'))}`)
+  console.log(`   pi wrote ${name}: ${JSON.stringify(readFileSync(join(workspace, name), 'utf8'))}`)
 
-step('2. pi asks the tiny model (26M parameters, on this CPU; it speaks Chinese best) who it is')
+step('2. pi sends a question to the tiny model (26M parameters, on this CPU; best in Chinese)')
 record([], '你好，请介绍一下你自己。', ['--no-tools', '--system-prompt', 'You are a helpful assistant.'])
 
 step('3. the last session, as training data')
@@ -32,9 +32,9 @@ function record(flags: readonly string[], prompt: string, harnessFlags: readonly
 }
 
 function polar(args: readonly string[]): void {
-  const out = args[0] === 'record' || args[0] === 'export' ? ['--out', join(root, '.polar/sessions')] : []
   const [verb = '', ...rest] = args
-  const { status } = spawnSync(process.execPath, [join(root, 'src/cli/main.ts'), verb, ...out, ...rest], {
+  const folder = [verb === 'record' ? '--out' : '--from', join(root, '.polar/sessions')]
+  const { status } = spawnSync(process.execPath, [join(root, 'src/cli/main.ts'), verb, ...folder, ...rest], {
     cwd: verb === 'record' ? workspace : resolve(root),
     stdio: ['ignore', 'inherit', 'inherit'],
     timeout: 120_000,

@@ -1,7 +1,7 @@
 import { harnesses } from '../src/node/harness/presets/index.ts'
 import { runCommand } from './steps.ts'
 
-/** Installing waits for the network most of the time. */
+/** Installation mostly waits for the network. */
 const AT_A_TIME = 4
 
 /** Installs every harness CLI below .polar. Returns why a harness could not be installed, by name. */

@@ -28,7 +28,7 @@ type Row = AttackResult & { results: Readonly<Record<RuntimeName, AttackResult>>
 const rows = toRows(await loadAll())
 await write(PAGE, renderPage(rows))
 const summaryPage = await readFile(join(root, SUMMARY_PAGE), 'utf8')
-if (!SUMMARY.test(summaryPage)) throw new Error(`${SUMMARY_PAGE} has no marks between which the summary goes`)
+if (!SUMMARY.test(summaryPage)) throw new Error(`${SUMMARY_PAGE} lacks the marks around the summary`)
 await write(
   SUMMARY_PAGE,
   summaryPage.replace(SUMMARY, () => `<!-- attacks: begin -->\n\n${renderSummary(rows)}\n\n<!-- attacks: end -->`),
@@ -43,7 +43,7 @@ async function load(name: RuntimeName): Promise<AttackResult[]> {
   try {
     return await loadResults(name)
   } catch (cause) {
-    throw new Error(`There are no results of ${name}; run: npx vitest run --project e2e attacks`, { cause })
+    throw new Error(`No results of ${name}; run: npx vitest run --project e2e attacks`, { cause })
   }
 }
 

@@ -146,7 +146,7 @@ This page is made from \`src/config\` by \`npm run docs\`.
 `
 }
 
-/** A setting; a section is what is in it. */
+/** Rows of a setting, or of all settings of a section. */
 function toConfigRows(path: string, schema: ConfigSchema): string[][] {
   const inner = schema.properties ?? schema.items?.properties ?? entriesOf(schema)?.properties
   const name =
@@ -158,7 +158,7 @@ function toConfigRows(path: string, schema: ConfigSchema): string[][] {
   return [[`\`${path}\``, value, absent, schema.description ?? ''], ...below]
 }
 
-/** In the words of somebody who writes it. */
+/** Type of a setting, for readers of the docs. */
 function configType(schema: ConfigSchema): string {
   if (schema.items !== undefined) return `list of ${configType(schema.items)}`
   if (schema.enum !== undefined) return schema.enum.map((value) => `\`${String(value)}\``).join(', ')
@@ -235,12 +235,12 @@ This page is made from \`src/trajectory/evaluators\` by \`npm run docs\`.
 `
 }
 
-/** A list that would make a table unreadable. */
+/** Longer lists would make a table unreadable. */
 function isLong(value: unknown): boolean {
   return Array.isArray(value) && value.length > 8
 }
 
-/** A setting, and the settings within it. */
+/** A setting with its nested settings. */
 function toRows(name: string, schema: JsonSchema, required: readonly string[]): string[][] {
   const isRequired = required.includes(name.split('.').at(-1)!)
   const value = isLong(schema.default) ? 'see below' : `\`${JSON.stringify(schema.default)}\``
@@ -326,7 +326,7 @@ This page is made from the tables beside the dialects by \`npm run docs\`.
 `
 }
 
-/** One row a field that a harness may set, with the engines that get it. */
+/** One row for each field that a harness may set, with the engines that receive it. */
 function renderEngineFields(): string[][] {
   const engines = [vllmFields, sglangFields, llamacppFields, openaiFields].map((shape) => new Set(pathsIn(shape, '')))
   const all = new Set(engines.flatMap((paths) => [...paths]))
@@ -358,7 +358,7 @@ function renderTable(head: readonly string[], rows: readonly (readonly string[])
   return lines.map((cells) => `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`).join('\n')
 }
 
-/** As `npm run format` would leave it, so that the two never disagree. */
+/** Formats the page like `npm run format`. */
 function format(path: string, text: string): string {
   const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${path}`]
   return execFileSync(process.execPath, args, { cwd: root, input: text, encoding: 'utf8' })

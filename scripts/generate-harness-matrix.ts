@@ -1,5 +1,5 @@
-// Writes docs/harness-matrix.md from what the last run of test/e2e/harness-matrix.test.ts saw. With --check it writes
-// nothing and fails when the page says something else.
+// Writes docs/harness-matrix.md from the results of the last run of test/e2e/harness-matrix.test.ts. With --check it writes
+// nothing and fails if the page differs.
 import { execFileSync } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -24,7 +24,7 @@ const text = format(
 )
 if ((await readFile(join(root, PAGE), 'utf8').catch(() => '')) !== text) {
   if (isCheck) {
-    console.log(`${PAGE} differs from what was measured; run node scripts/generate-harness-matrix.ts\n\n${text}`)
+    console.log(`${PAGE} is out of date; run node scripts/generate-harness-matrix.ts\n\n${text}`)
     process.exitCode = 1
   } else {
     await writeFile(join(root, PAGE), text)
@@ -190,7 +190,7 @@ function renderRun(run: RunFacts | undefined): string {
   ].join(', ')
 }
 
-/** "3 main, 1 retry": names and numbers of all runs together. */
+/** Formats the counts of all runs together: "3 main, 1 retry". */
 function renderCounts(all: readonly Readonly<Record<string, number | undefined>>[]): string {
   const names = [...new Set(all.flatMap((counts) => Object.keys(counts)))].toSorted()
   return names.map((name) => `${sum(all, (counts) => counts[name] ?? 0)} ${name}`).join(', ') || '-'
@@ -204,7 +204,7 @@ function sum<T>(items: readonly T[], count: (item: T) => number): number {
   return items.reduce((total, item) => total + count(item), 0)
 }
 
-/** As `npm run format` would leave it, so that the two never disagree. */
+/** Formats the page like `npm run format`. */
 function format(page: string): string {
   const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${PAGE}`]
   return execFileSync(process.execPath, args, { cwd: root, input: page, encoding: 'utf8' })

@@ -1,6 +1,6 @@
 import { dirname, join, relative } from 'node:path'
 
-/** Who may import whom, besides itself: whole folders of `src`, or single files of them. `*` is everything in `src`. */
+/** Allowed imports of each folder, besides itself: whole folders of `src`, or single files of them. `*` is everything in `src`. */
 export const mayImport: Readonly<Record<string, readonly string[]>> = {
   lib: [],
   model: ['lib'],
@@ -32,7 +32,7 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
 }
 
 /**
- * Plug folders: their interface file, and what of their surroundings every implementation may use. Beyond that an
+ * Plug folders: their interface file, and the shared files that every implementation may import. Beyond that an
  * implementation imports `model`, `lib` and its own helpers (`script.ts` those named `script-*.ts` or below `script/`);
  * only `index.ts` knows more than one implementation.
  */

@@ -1,4 +1,4 @@
-// Apptainer for the tests, on a Debian that has none: `node scripts/install-apptainer.ts`. Nothing of the machine is changed.
+// Fetches Apptainer for the tests on Debian: `node scripts/install-apptainer.ts`. Changes no file of the machine.
 import { createHash } from 'node:crypto'
 import {
   appendFileSync,
@@ -17,16 +17,16 @@ import { dirname, join } from 'node:path'
 import { downloadPackages, findMirror, unpackPackages } from './debian-packages.ts'
 import { isProgram } from './system-packages.ts'
 
-/** Only this suite of Debian has it. Its libraries are newer than the machine's and come along. */
+/** Only this Debian suite has Apptainer. Its newer libraries are fetched with it. */
 const SUITE = 'sid'
 const PACKAGES = ['apptainer', 'squashfuse']
 const KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
-/** Who some tests run as. Apptainer wants everybody to have a name. */
+/** User of some tests. Apptainer requires that every user has a name. */
 const TEST_USER = { id: 1_900_001, name: 'polar-test' }
 
 /**
- * Lays the packages over the machine's own files, for one program and what it starts only. Programs of the machine run on
- * the newer libraries as well. An ordinary user does it in a user namespace, and has no more rights afterwards.
+ * Overlays the machine's files with the packages, only for one program and its child processes. Programs of the machine then
+ * use the newer libraries. Without root this happens in a user namespace and grants no further rights.
  */
 const WRAPPER = `#!/bin/sh
 root=$(dirname -- "$(readlink -f -- "$0")")/root
@@ -38,7 +38,7 @@ exec "$@"' sh "$root" $drop apptainer "$@"
 
 const cache = join(dirname(import.meta.dirname), '.polar', 'apptainer')
 
-/** Makes it if it is not there, and gives the program. Throws on a machine that is no Debian, or cannot reach one. */
+/** Fetches Apptainer if it is missing, and returns its program. Throws if the machine is not Debian or has no mirror. */
 async function installApptainer(): Promise<string> {
   const key = createHash('sha256')
     .update(JSON.stringify([SUITE, PACKAGES, TEST_USER, WRAPPER]))
@@ -60,7 +60,7 @@ async function installApptainer(): Promise<string> {
     )
     rmSync(join(draft, 'apt'), { recursive: true })
     rmSync(join(root, 'usr/share/doc'), { recursive: true, force: true })
-    // Debian keeps its helper one folder deeper than it expects, so that at times it takes /usr/lib for where it was installed.
+    // Debian installs the helper one folder deeper than Apptainer expects, so it may take /usr/lib for its installation folder.
     mkdirSync(join(root, 'usr/lib/var/lib/apptainer/mnt/session'), { recursive: true })
     symlinkSync('/etc', join(root, 'usr/lib/etc'))
     const { id, name } = TEST_USER
@@ -79,7 +79,7 @@ async function installApptainer(): Promise<string> {
   return program
 }
 
-/** Fetches Apptainer where the machine has none and returns a remark about it. */
+/** Fetches Apptainer if the machine has none, and returns a note about it. */
 export async function prepareApptainer(): Promise<string | undefined> {
   if (isProgram('apptainer')) return undefined
   try {

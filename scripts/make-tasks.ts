@@ -2,7 +2,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { loadGradedTasks, makeRepository, toSwebenchRow, writeHarborTask } from '../test/support/graded-tasks.ts'
 
-/** Writes the repositories of test/tasks as what trainers use: git repositories, rows of SWE-bench, folders of Harbor. */
+/** Writes the repositories of test/tasks in the formats of trainers: git repositories, SWE-bench rows, Harbor folders. */
 function makeTasks(dir: string): void {
   const rows = loadGradedTasks().map((task) => {
     const repository = join(dir, 'repositories', task.name)

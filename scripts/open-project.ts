@@ -3,8 +3,8 @@ import { dirname, join } from 'node:path'
 import { isProgram } from './system-packages.ts'
 
 /**
- * Runs a command in a mount namespace in which every user may enter the project's folder. Folders above it are laid over with
- * open ones in memory; the project's folder is an open one whose entries are the real ones.
+ * Runs a command in a mount namespace in which every user may enter the project's folder. Its parent folders are overlaid with
+ * readable folders in memory; the project's folder is a readable folder with the real entries.
  */
 const SCRIPT = `set -eu
 hidden=$1 project=$2; shift 2
@@ -26,7 +26,7 @@ done
 exec "$@"
 `
 
-/** Put before a command of root, this lets tests that go on as another user reach the project. Empty where they can anyway. */
+/** Command prefix for root, with which tests of another user can read the project. Empty if they can read it anyway. */
 export function openProjectPrefix(): string[] {
   const project = dirname(import.meta.dirname)
   const hidden = findHidden(project)
@@ -35,7 +35,7 @@ export function openProjectPrefix(): string[] {
   return ['unshare', '--mount', '--propagation', 'private', '/bin/sh', '-c', SCRIPT, 'sh', hidden, project]
 }
 
-/** The outermost folder on the way to `path`, or `path` itself, that other users may not enter. */
+/** Returns the outermost parent of `path`, or `path` itself, that other users may not enter. */
 function findHidden(path: string): string | undefined {
   const names = path.split('/').slice(1)
   const folders = names.map((_, index) => `/${names.slice(0, index + 1).join('/')}`)

@@ -1,9 +1,9 @@
 /**
- * Asks a real Kubernetes what it answers to the calls we make, and keeps that for the tests, which hold the fake one to it:
+ * Records the answers of a real Kubernetes to the requests of the runtime. Tests compare the fake Kubernetes with them:
  *
  *   node scripts/record-kubernetes.ts KUBECONFIG IMAGE > test/support/kubernetes-answers.json
  *
- * The image needs a shell and must be on the machines already. Makes one pod and one policy in the namespace of the
+ * The image needs a shell and must be on the machines already. Creates one pod and one policy in the namespace of the
  * context, and removes them.
  */
 import { recordKubernetes } from '../test/support/record-kubernetes.ts'

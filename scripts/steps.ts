@@ -10,7 +10,7 @@ const root = dirname(import.meta.dirname)
 export interface StepResult {
   name: string
   seconds: number
-  /** All that was printed; empty when it went straight to the terminal. */
+  /** Output; empty if it was printed to the terminal. */
   output: string
   summary: TestSummary
 }
@@ -20,7 +20,7 @@ export interface Step {
   run(): Promise<StepResult>
 }
 
-/** What must hold before any test is worth running. None of them writes a file that another reads. */
+/** Checks that run before tests. They are independent of each other. */
 export const staticSteps: readonly Step[] = [
   commandStep('types', 'tsc'),
   commandStep('lint', 'npm', 'run', '--silent', 'lint'),
@@ -45,7 +45,7 @@ export function commandStep(name: string, command: string, ...args: string[]): S
 export interface TestOptions {
   /** Print the progress to the terminal at once. */
   stream: boolean
-  /** Put before the command. */
+  /** Command prefix. */
   prefix?: readonly string[]
   env?: Record<string, string>
 }
@@ -73,7 +73,7 @@ export function testStep(name: string, project: string, { stream, prefix = [], e
   }
 }
 
-/** Runs steps at most `width` at a time, in their order, and reports each as it ends. */
+/** Runs at most `width` steps at a time, in order, and reports each as it ends. */
 export async function runSteps(steps: readonly Step[], width: number): Promise<StepResult[]> {
   const results: StepResult[] = []
   const waiting = [...steps]
@@ -88,7 +88,7 @@ export async function runSteps(steps: readonly Step[], width: number): Promise<S
   return results
 }
 
-/** Prints all that the failing steps had to say. */
+/** Prints the output of failed steps. */
 export function printFailures(results: readonly StepResult[]): void {
   for (const { name, output } of results.filter(hasFailed)) {
     if (output !== '') console.log(`\n──── ${name} ────\n${output.trimEnd()}`)
@@ -154,7 +154,7 @@ export async function runCommand([command, ...args]: string[], { stream = false,
     })
     child.on('close', (code) => resolve(code ?? 1))
   })
-  // Some tools colour their output whatever NO_COLOR says.
+  // Some tools ignore NO_COLOR.
   return {
     exitCode,
     output: plain ? stripVTControlCharacters(output) : output,

@@ -11,7 +11,7 @@ export interface SystemPackage {
 /** Administrators' programs are not in every user's PATH. */
 const ADMIN_FOLDERS = ['/usr/local/sbin', '/usr/sbin', '/sbin']
 
-/** The packages of system-packages.txt whose program this machine does not have. */
+/** Returns the packages of system-packages.txt whose programs this machine lacks. */
 export function missingSystemPackages(): SystemPackage[] {
   const lines = readFileSync(join(import.meta.dirname, 'system-packages.txt'), 'utf8').split('\n')
   const packages = lines.flatMap((line) => {

@@ -3,17 +3,17 @@ import type { Reporter, TestModule, TestRunEndReason } from 'vitest/node'
 
 export interface TestSummary {
   passed: number
-  /** Tests that failed, files that could not be read, and errors nobody caught. */
+  /** Failed tests, files that could not be loaded, and uncaught errors. */
   failed: number
   skipped: { test: string; reason: string }[]
 }
 
-/** For tests that were never started, which cannot give a reason themselves. */
+/** Reason of tests that were never started. */
 const REASONS: Readonly<Record<string, string>> = { todo: 'the test is not written yet' }
 const NO_REASON = 'the file gives no reason'
 const LONGEST_REASON = 300
 
-/** Writes the counts and the reasons of skipped tests, which vitest's own JSON lacks, where POLAR_TEST_SUMMARY says. */
+/** Writes counts, and the reasons of skipped tests, which vitest's JSON lacks, to the file of POLAR_TEST_SUMMARY. */
 export default class SummaryReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[], _reason: TestRunEndReason): void {
     const file = process.env['POLAR_TEST_SUMMARY']
@@ -41,7 +41,7 @@ function toSummary(modules: readonly TestModule[], unhandledErrors: readonly unk
   return summary
 }
 
-/** Output of a program that a reason quotes has many lines. */
+/** A reason may quote many lines of output. */
 function toLine(reason: string): string {
   const line = reason.replaceAll(/\s+/g, ' ').trim()
   return line.length > LONGEST_REASON ? `${line.slice(0, LONGEST_REASON)}…` : line

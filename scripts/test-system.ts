@@ -1,4 +1,4 @@
-// Programs for the end-to-end tests on a Debian that lacks them: `node scripts/test-system.ts`. Needs no root.
+// Fetches programs for the end-to-end tests on Debian: `node scripts/test-system.ts`. Needs no root.
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import {
@@ -19,7 +19,7 @@ import { downloadPackages, recordPackages, unpackPackages } from './debian-packa
 import { isProgram, missingSystemPackages } from './system-packages.ts'
 
 /**
- * Runs a command in a mount namespace that lays the unpacked packages over the machine's own files. Writes to these folders
+ * Runs a command in a mount namespace that overlays the machine's files with the unpacked packages. Writes to these folders
  * go to memory and end with the command. An ordinary user gets the mounts from a user namespace, without further rights.
  */
 const WRAPPER = `#!/bin/sh
@@ -34,7 +34,7 @@ done
 exec "$@"' sh "$place" $drop "$@"
 `
 
-/** Programs that a maintainer script would link to. */
+/** Links that a maintainer script would create. */
 const ALTERNATIVES = {
   iptables: 'iptables-nft',
   'iptables-save': 'iptables-nft-save',
@@ -47,15 +47,15 @@ const ALTERNATIVES = {
   slurmstepd: 'slurmstepd-wlm',
 }
 
-/** The tests use what a user of a machine without this package gets. */
+/** The tests run as on a machine without this package. */
 const FETCHED_BY_POLAR = ['bubblewrap']
 
 const cache = join(dirname(import.meta.dirname), '.polar', 'test-system')
 
 export interface TestSystem {
-  /** Put before a command, this gives the command the missing programs. Empty: no program is missing, or none can be added. */
+  /** Command prefix that adds the missing programs. Empty if none is missing, or none can be added. */
   prefix: string[]
-  /** What was fetched, or why nothing was; undefined when no program is missing. */
+  /** What was fetched, or the reason why nothing was; undefined if no program is missing. */
   remark: string | undefined
 }
 

@@ -1,11 +1,11 @@
-// All tests: `npm test`. The last line is the count. Programs that the tests need and the machine lacks are fetched below .polar.
+// All tests: `npm test`. The last line has the counts. Missing programs are fetched below .polar.
 import { fetchHarnesses } from './fetch-harnesses.ts'
 import { openProjectPrefix } from './open-project.ts'
 import { prepareApptainer } from './install-apptainer.ts'
 import { hasFailed, printFailures, renderCounts, runSteps, staticSteps, testStep, type StepResult } from './steps.ts'
 import { prepareTestSystem } from './test-system.ts'
 
-/** Fetching waits for the network most of the time, so it goes on beside the unit tests. */
+/** Fetching mostly waits for the network, so it runs beside the unit tests. */
 const [fetched, results] = await Promise.all([fetchPrograms(), runFirstSteps()])
 printFailures(results)
 const e2e = testStep('e2e tests', 'e2e', {

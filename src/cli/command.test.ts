@@ -8,7 +8,7 @@ function recorder(): { command: Command; seen: () => unknown } {
     description: 'Test command.',
     subject: { name: 'what', description: 'x', default: 'last' },
     flags: {
-      out: { type: 'string', hint: 'DIR', default: 'here', description: 'x' },
+      out: { type: 'string', hint: 'DIR', default: 'here', formerly: 'place', description: 'x' },
       kind: { type: 'string', hint: 'KIND', choices: ['a', 'b'], description: 'x' },
       json: { type: 'boolean', description: 'x' },
     },
@@ -23,7 +23,7 @@ function recorder(): { command: Command; seen: () => unknown } {
 }
 
 describe('execute()', () => {
-  test('hands on flags, and what stands after -- untouched', async () => {
+  test('passes flags to run(), and the arguments after -- unparsed', async () => {
     const { command, seen } = recorder()
     expect(await command.execute(['thing', '--out=there', '--json', '--', 'agent', '--out', 'x', '--', '-h'])).toBe(0)
     expect(seen()).toEqual({
@@ -35,7 +35,7 @@ describe('execute()', () => {
     })
   })
 
-  test('hands on any number of words where it takes them', async () => {
+  test('passes any number of positional arguments to a command with `words`', async () => {
     let seen: unknown
     const command = defineCommand({
       name: 'many',
@@ -52,12 +52,18 @@ describe('execute()', () => {
     expect(seen).toEqual({ words: ['a', 'b', 'c'], json: true })
   })
 
+  test.each([[['--place', 'there']], [['--place=there']]])('accepts the former spelling %j', async (argv) => {
+    const { command, seen } = recorder()
+    await command.execute([...argv, '--', '--place', 'x'])
+    expect(seen()).toMatchObject({ out: 'there', rest: ['--place', 'x'] })
+  })
+
   test.each([
     [['--outt', 'x'], "Unknown option '--outt'"],
     [['a', 'b'], 'unexpected argument "b"'],
     [['--out'], 'argument missing'],
     [['--kind', 'c'], '--kind must be one of a, b, not "c"'],
-  ])('refuses %j and says how to get help', async (argv, words) => {
+  ])('rejects %j and names the help', async (argv, words) => {
     const { command } = recorder()
     await expect(command.execute(argv)).rejects.toMatchObject({ code: 'config.invalid' })
     await expect(command.execute(argv)).rejects.toThrow(words)

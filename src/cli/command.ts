@@ -1,26 +1,30 @@
 import { parseArgs } from 'node:util'
 import { RolloutError } from '../model/failure.ts'
-import { print } from './views/print.ts'
+import { print, printError } from './views/print.ts'
 
 /** Exit codes of every command. */
 export const EXIT = { done: 0, failed: 1, usage: 2, unreachable: 3, interrupted: 130 } as const
 export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
 
-interface StringFlag {
-  type: 'string'
+interface AnyFlag {
   description: string
-  /** What stands for the value in the help. */
+  /** Former spelling: accepted until the next release with a note on standard error, and not listed in the help. */
+  formerly?: string
+}
+
+interface StringFlag extends AnyFlag {
+  type: 'string'
+  /** Placeholder of the value in the help. */
   hint: string
   default?: string
-  /** The only values it takes. */
+  /** Accepted values; absent: any text. */
   choices?: readonly string[]
-  /** May be given more than once; then all of them are given. */
+  /** The flag may be repeated; its value is the list of all values. */
   multiple?: true
 }
 
-interface BooleanFlag {
+interface BooleanFlag extends AnyFlag {
   type: 'boolean'
-  description: string
 }
 
 type Flags = Readonly<Record<string, StringFlag | BooleanFlag>>
@@ -35,33 +39,32 @@ type FlagValue<F extends StringFlag | BooleanFlag> = F extends BooleanFlag
 
 interface CommandInput<F extends Flags> {
   flags: { [K in keyof F]: FlagValue<F[K]> }
-  /** The word that is no flag, or its default. */
+  /** The positional argument, its default, or ''. */
   subject: string
-  /** All words that are no flags. */
+  /** All positional arguments. */
   words: string[]
-  /** What stood after `--`, untouched. */
+  /** The arguments after `--`, unparsed. */
   rest: string[]
 }
 
 interface CommandDefinition<F extends Flags> {
   name: string
   description: string
-  /** The one word a verb may take besides flags; absent: it takes none. */
+  /** The only positional argument; absent: the command accepts none. */
   subject?: { name: string; description: string; default?: string }
-  /** Instead of a subject: that it takes any number of words, and which. */
+  /** Instead of `subject`: the command accepts any number of positional arguments. */
   words?: { name: string; description: string }
   flags: F
-  /** Said in the help when the verb takes a command after `--`. */
+  /** Describes the arguments after `--` in the help; absent: the command accepts none. */
   rest?: string
-  /** Calls that work as they stand. */
+  /** Complete command lines that work as printed. */
   examples: readonly string[]
   run(input: CommandInput<F>): Promise<ExitCode>
 }
 
-/** One verb, ready to be called with its words. */
 export interface Command {
   readonly name: string
-  /** Throws RolloutError `config.invalid` for words the verb does not take. */
+  /** Throws RolloutError `config.invalid` for arguments that the command does not accept. */
   execute(words: readonly string[]): Promise<ExitCode>
 }
 
@@ -77,7 +80,7 @@ export function defineCommand<const F extends Flags>(definition: CommandDefiniti
         return EXIT.done
       }
       if (rest.length > 0 && definition.rest === undefined)
-        throw usageError(definition.name, 'nothing may stand after --')
+        throw usageError(definition.name, 'no arguments are accepted after --')
       return definition.run({ ...parseWords(definition, own), rest })
     },
   }
@@ -87,7 +90,7 @@ export function usageError(name: string, problem: string): RolloutError {
   return new RolloutError('config.invalid', `polar ${name}: ${problem}. Try: polar ${name} --help`)
 }
 
-/** A number from a flag; undefined stays undefined. */
+/** Parses the value of a numeric flag. Throws `config.invalid`. */
 export function parseNumber(name: string, flag: string, text: string, limits: { min: number; max: number }): number {
   const value = Number(text)
   if (text.trim() === '' || !Number.isInteger(value) || value < limits.min || value > limits.max) {
@@ -101,7 +104,7 @@ function parseWords<F extends Flags>(
   own: readonly string[],
 ): Omit<CommandInput<F>, 'rest'> {
   const { name, flags, subject, words } = definition
-  const { values, positionals } = parseStrictly(name, flags, own)
+  const { values, positionals } = parseStrictly(name, flags, respell(flags, own))
   const [word] = positionals
   const unexpected = words === undefined ? positionals[subject === undefined ? 0 : 1] : undefined
   if (unexpected !== undefined) throw usageError(name, `unexpected argument "${unexpected}"`)
@@ -116,6 +119,17 @@ function parseWords<F extends Flags>(
     subject: word ?? subject?.default ?? '',
     words: positionals,
   }
+}
+
+/** Replaces former spellings of flags, and prints a note for each. */
+function respell(flags: Flags, own: readonly string[]): string[] {
+  return own.map((word) => {
+    const [, old, value = ''] = /^--([^=]+)(=.*)?$/s.exec(word) ?? []
+    const [flag] = Object.entries(flags).find(([, { formerly }]) => old !== undefined && formerly === old) ?? []
+    if (flag === undefined) return word
+    printError(`--${old} is now --${flag}; the old spelling works until the next release.\n`)
+    return `--${flag}${value}`
+  })
 }
 
 function parseStrictly(
@@ -156,7 +170,7 @@ function formatHelp(definition: CommandDefinition<Flags>): string {
     `Usage: ${usage}`,
     '',
     ...rows.map(([term, text]) => `  ${term.padEnd(width)}  ${text}`),
-    ...(rest ? ['', `After -- comes ${rest}.`] : []),
+    ...(rest ? ['', `After --: ${rest}.`] : []),
     '',
     'Examples:',
     ...examples.map((line) => `  ${line}`),

@@ -5,83 +5,83 @@ import { EXIT, type Command, type ExitCode } from './command.ts'
 import { readVersion } from '../compose/version.ts'
 import { print, printError } from './views/print.ts'
 
-/** Verbs, loaded on use. The second word is what `polar --help` says of each. */
+/** Commands, loaded on use. `polar --help` lists the summaries. */
 const commands: Readonly<Record<string, { summary: string; load: () => Promise<Command> }>> = {
   up: {
-    summary: 'Server, node and engine with one command, on this machine',
+    summary: 'Start a server, a node and an engine on this machine',
     load: async () => (await import('./commands/up.ts')).up,
   },
   task: {
-    summary: 'Submit tasks to a server, follow them, get results',
+    summary: 'Submit tasks to a server, wait for them, get results',
     load: async () => (await import('./commands/task.ts')).task,
   },
   run: {
-    summary: 'Run tasks in sandboxes, build and grade what comes out',
+    summary: 'Run tasks on this machine without a server',
     load: async () => (await import('./commands/run.ts')).run,
   },
   record: {
-    summary: 'Run a harness and capture every model call it makes',
+    summary: 'Run a harness and record all its model calls',
     load: async () => (await import('./commands/record.ts')).record,
   },
   server: {
-    summary: 'Take tasks from trainers, give their sessions to nodes',
+    summary: 'Accept tasks and lease their sessions to nodes',
     load: async () => (await import('./commands/server.ts')).server,
   },
   node: {
-    summary: 'Join a server and run sessions for it',
+    summary: 'Join a server, lease sessions and run them',
     load: async () => (await import('./commands/node.ts')).node,
   },
   cluster: {
-    summary: 'Start nodes on many machines with Slurm, and end them',
+    summary: 'Start and stop nodes on many machines with Slurm',
     load: async () => (await import('./commands/cluster.ts')).cluster,
   },
   config: {
-    summary: 'See which settings hold, and where each comes from',
+    summary: 'Print the effective settings and their origins',
     load: async () => (await import('./commands/config.ts')).config,
   },
   harness: {
-    summary: 'Install agent CLIs, and see which are here',
+    summary: 'Install, list and check harnesses (agent CLIs)',
     load: async () => (await import('./commands/harness.ts')).harness,
   },
   sandbox: {
-    summary: 'Run a command or a shell in a sandbox, and clean up',
+    summary: 'Run a command in a sandbox; list and remove sandboxes',
     load: async () => (await import('./commands/sandbox.ts')).sandbox,
   },
   show: {
-    summary: 'Read a recorded session: calls, answers, tokens',
+    summary: 'Show a recorded session: calls, answers, tokens',
     load: async () => (await import('./commands/show.ts')).show,
   },
   inspect: {
-    summary: 'How the calls of a session hang together, as a tree',
+    summary: 'Show the calls of a session as a tree',
     load: async () => (await import('./commands/inspect.ts')).inspect,
   },
   build: {
-    summary: 'What a session gives to train on, and what it does not',
+    summary: 'Build the training data of a session and report exclusions',
     load: async () => (await import('./commands/build.ts')).build,
   },
   export: {
-    summary: 'Turn recorded sessions into training data',
+    summary: 'Export recorded sessions as training data',
     load: async () => (await import('./commands/export.ts')).exportCommand,
   },
   drift: {
-    summary: 'Explain where prompts break, and write rules against it',
+    summary: 'Explain where prompts diverge, and suggest rules',
     load: async () => (await import('./commands/drift.ts')).drift,
   },
   gateway: {
-    summary: 'Serve model calls of many sessions, with a control API',
+    summary: 'Serve the model calls of many sessions, with a control API',
     load: async () => (await import('./commands/gateway.ts')).gateway,
   },
   doctor: {
-    summary: 'Check this machine and an engine before a long run',
+    summary: 'Check this machine and an engine',
     load: async () => (await import('./commands/doctor.ts')).doctor,
   },
   engine: {
-    summary: 'Serve the tiny model, or a script, like a vLLM server',
+    summary: 'Serve the tiny model, or a script, over the API of vLLM',
     load: async () => (await import('./commands/engine.ts')).engine,
   },
 }
 
-/** A service of ours that is not there, or not to be spoken to. */
+/** Failures of a Polar server that does not answer, or answers with an error. */
 const UNREACHABLE: ReadonlySet<string> = new Set(['server.unreachable', 'server.failed', 'store.unavailable'])
 
 allowClosedOutput()
@@ -99,7 +99,7 @@ async function main(argv: readonly string[]): Promise<ExitCode> {
   }
   const command = Object.hasOwn(commands, verb) ? commands[verb] : undefined
   if (command === undefined) {
-    printError(`polar: there is no command "${verb}". Commands: ${Object.keys(commands).join(', ')}\n`)
+    printError(`polar: unknown command "${verb}". Commands: ${Object.keys(commands).join(', ')}\n`)
     return EXIT.usage
   }
   try {
@@ -116,7 +116,7 @@ function overview(): string {
   return [
     'polar: reinforcement learning over any agent harness, unmodified',
     '',
-    'Usage: polar <command> [flags]      (polar <command> --help says more)',
+    'Usage: polar <command> [flags]      (details: polar <command> --help)',
     '',
     ...lines,
     '',
@@ -127,7 +127,7 @@ function overview(): string {
   ].join('\n')
 }
 
-/** A failure we know is a sentence; one we do not is a defect, and its stack is what we need. */
+/** Returns the message of a known failure, and the stack of any other error, which is a bug. */
 function describe(error: unknown): string {
   if (error instanceof RolloutError) return error.message
   return error instanceof Error ? `polar: internal error\n${error.stack}` : String(error)

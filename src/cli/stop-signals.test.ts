@@ -7,7 +7,7 @@ import { expect, onTestFinished, test } from 'vitest'
 
 const file = join(import.meta.dirname, 'stop-signals.ts')
 
-/** A process that says what it hears, and never ends by itself. */
+/** A process that prints the signals it receives, and does not end by itself. */
 async function startListening(options: string): Promise<{ child: ChildProcess; next: () => Promise<string> }> {
   const script = `
     import { listenForStop } from ${JSON.stringify(file)}
@@ -24,7 +24,7 @@ async function startListening(options: string): Promise<{ child: ChildProcess; n
   return { child, next }
 }
 
-test('the first asks for the end, the second hurries, the third is that of any process', async () => {
+test('listenForStop() aborts `first`, then `second`; the third signal has its default action', async () => {
   const { child, next } = await startListening('{}')
   child.kill('SIGTERM')
   expect(await next()).toBe('first SIGTERM')
@@ -34,7 +34,7 @@ test('the first asks for the end, the second hurries, the third is that of any p
   expect(await once(child, 'exit')).toEqual([null, 'SIGTERM'])
 })
 
-test('where there is nothing to hurry the second is that of any process', async () => {
+test('with twoSteps the second signal has its default action', async () => {
   const { child, next } = await startListening('{ twoSteps: true }')
   child.kill('SIGTERM')
   expect(await next()).toBe('first SIGTERM')
@@ -42,7 +42,7 @@ test('where there is nothing to hurry the second is that of any process', async 
   expect(await once(child, 'exit')).toEqual([null, 'SIGTERM'])
 })
 
-test('one Ctrl-C that comes twice, from the terminal and from whoever started us, is one', async () => {
+test('SIGINT from the terminal and, forwarded, from the parent process counts once', async () => {
   const { child, next } = await startListening('{ twoSteps: true }')
   child.kill('SIGINT')
   expect(await next()).toBe('first SIGINT')

@@ -1,36 +1,36 @@
 import { EXIT, type ExitCode } from './command.ts'
 
-/** What a person or a supervisor asks of a process that goes on by itself. */
+/** SIGINT and SIGTERM, counted. */
 export interface StopSignals extends Disposable {
-  /** Aborted by the first request to end. */
+  /** Aborted by the first signal: stop in order. */
   readonly first: AbortSignal
-  /** By the second: that it should not take long. The third ends the process as it would without us. */
+  /** Aborted by the second signal: stop fast. The third has its default action. */
   readonly second: AbortSignal
-  /** Which the first was. */
+  /** The first signal. */
   readonly name: NodeJS.Signals | undefined
 }
 
-/** Whoever starts us may pass Ctrl-C on that the terminal has given us already; no finger is as fast. */
+/** A parent process may forward the SIGINT that the terminal already sent; a user does not press Ctrl-C twice this fast. */
 const SAME_KEY_MS = 300
 
-/** `twoSteps`: there is nothing that a second request could hurry, so it is what the third is elsewhere. */
+/** With `twoSteps` the second signal already has its default action. */
 export function listenForStop({ twoSteps = false }: { twoSteps?: boolean } = {}): StopSignals {
   const first = new AbortController()
   const second = new AbortController()
   let name: NodeJS.Signals | undefined
-  let heardAt = 0
+  let receivedAt = 0
   const onSignal = (signal: NodeJS.Signals): void => {
-    const isSameKey = signal === 'SIGINT' && name === 'SIGINT' && performance.now() - heardAt < SAME_KEY_MS
+    const isSameKey = signal === 'SIGINT' && name === 'SIGINT' && performance.now() - receivedAt < SAME_KEY_MS
     if (isSameKey) return
-    heardAt = performance.now()
+    receivedAt = performance.now()
     if (!first.signal.aborted) {
       name = signal
-      first.abort(new Error(`${signal} asked for the end.`))
+      first.abort(new Error(`Stopped by ${signal}.`))
       return
     }
-    // First of all: one that came while we still listen, and do no more, would be lost.
+    // Before anything else, so that a third signal has its default action.
     stop()
-    second.abort(new Error(`${signal} came a second time.`))
+    second.abort(new Error(`Stopped by a second ${signal}.`))
     if (twoSteps) process.kill(process.pid, signal)
   }
   const stop = (): void => void process.off('SIGINT', onSignal).off('SIGTERM', onSignal)
@@ -45,7 +45,7 @@ export function listenForStop({ twoSteps = false }: { twoSteps?: boolean } = {})
   }
 }
 
-/** Whoever ended it with Ctrl-C is told so; a supervisor got what it asked for. */
+/** SIGINT is reported as an interruption; SIGTERM of a supervisor is a normal end. */
 export function exitCode({ name }: StopSignals): ExitCode {
   return name === 'SIGINT' ? EXIT.interrupted : EXIT.done
 }

@@ -1,4 +1,4 @@
-/** The first request to end. A second one ends the process at once, as it would without us. */
+/** Resolves on the first SIGINT or SIGTERM. A second signal has its default action. */
 export function untilSignal(): Promise<NodeJS.Signals> {
   const { promise, resolve } = Promise.withResolvers<NodeJS.Signals>()
   process.once('SIGINT', resolve).once('SIGTERM', resolve)

@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { parseJson } from '../lib/json/json-text.ts'
 import { type FailureCode, FailureCode as KnownCode, RolloutError } from '../model/failure.ts'
 
 /** Accepts almost any body: an older or newer server, or a proxy, may have written it. */
@@ -27,7 +28,7 @@ const MAX_TEXT = 500
 export async function toServerError(request: Request, response: Response): Promise<RolloutError> {
   const { status } = response
   const text = await response.text().catch(() => '')
-  const parsed = AnyErrorBody.safeParse(parseOrUndefined(text))
+  const parsed = AnyErrorBody.safeParse(parseJson(text))
   const error = parsed.success ? parsed.data.error : undefined
   const known = KnownCode.safeParse(error?.code)
   const detail = parsed.success && typeof parsed.data.detail === 'string' ? parsed.data.detail : text.slice(0, MAX_TEXT)
@@ -80,14 +81,6 @@ function reasonOf(error: Error): string {
   if (!(cause instanceof Error)) return error.message
   const { code } = cause as { code?: unknown }
   return typeof code === 'string' ? code : cause.message
-}
-
-function parseOrUndefined(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
 
 /** Ignores dates: the clocks of two machines may differ by more than the delay. */

@@ -1,4 +1,4 @@
-/** A process that builds the sessions of a node. Its argument is `BuildSettings`. */
+/** Program of a process that builds the sessions of a node. Its argument is `BuildSettings` as JSON. */
 import { offerToOutOfMemory } from '../lib/process/oom-score.ts'
 import { createBuilds } from '../node/build/loaded-record.ts'
 import { serveBuilds } from '../node/build/serve-builds.ts'
@@ -11,12 +11,12 @@ import { loadSessionReaders } from './session-readers.ts'
 export interface BuildSettings {
   /** Folder of the sessions' logs. */
   sessions: string
-  /** Real paths of the modules whose code is trusted. */
+  /** Real paths of the modules that tasks may load. */
   modules: readonly string[]
 }
 
 async function open({ sessions, modules }: BuildSettings): Promise<SessionBuilds> {
-  // A machine without memory ends this process before the node.
+  // When memory runs out, the kernel kills this process before the node.
   offerToOutOfMemory()
   return createBuilds({
     reader: createCallLogReader({ dir: sessions }),

@@ -7,7 +7,7 @@ function logTo(isTTY: boolean): { logger: ReturnType<typeof createLogger>; lines
   return { lines, logger: createLogger('info', { isTTY, write: (text) => lines.push(text) }) }
 }
 
-test('on a terminal a line is short: time, level, message, fields, why', () => {
+test('on a terminal a line has time, level, message, fields and cause', () => {
   const { logger, lines } = logTo(true)
   logger.debug('not seen')
   logger.child({ sessionId: 'ses_1' }).warn({ err: new Error('no route'), tries: 2 }, 'a lease was lost')
@@ -16,7 +16,7 @@ test('on a terminal a line is short: time, level, message, fields, why', () => {
   ])
 })
 
-test('elsewhere it is JSON, with the code of a failure we know and the stack of one we do not', () => {
+test('without a terminal a line is JSON, with the code of a known failure and the stack of any other error', () => {
   const { logger, lines } = logTo(false)
   logger.warn({ err: new RolloutError('server.unreachable', 'Nobody is there.') }, 'known')
   logger.warn({ err: new TypeError('x is undefined') }, 'not known')

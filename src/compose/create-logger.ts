@@ -7,15 +7,15 @@ interface LogStream {
   write(text: string): unknown
 }
 
-/** To standard error: lines of JSON for programs, or short ones where a person looks. */
+/** Logs to standard error: JSON lines, or short text lines on a terminal. */
 export function createLogger(level: string, stream: LogStream = process.stderr): Logger {
-  // Without a stream of our own pino writes past Node, which is faster, and would tear the bars of a terminal apart.
+  // pino.destination is faster because it bypasses Node's stream; on a terminal it would garble the progress bars.
   const options = { level, serializers: { err: toError }, hooks: { streamWrite: toVisibleJson } }
   if (!stream.isTTY && stream === process.stderr) return pino(options, pino.destination(2))
   return pino(options, { write: (line: string) => void stream.write(stream.isTTY ? toText(line) : line) })
 }
 
-/** A failure we know is a sentence; of one we do not, the stack is what we need. */
+/** Logs code and message of a known failure, and the stack of any other error. */
 function toError(error: unknown): unknown {
   if (error instanceof RolloutError) return { code: error.code, message: error.message }
   return error instanceof Error ? pino.stdSerializers.err(error) : error

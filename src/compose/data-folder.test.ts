@@ -10,7 +10,7 @@ beforeEach(async () => {
 })
 afterEach(() => rm(dir, { recursive: true, force: true }))
 
-test('a control token is made once, by one of several processes, and only its user can read it', async () => {
+test('concurrent calls of obtainControlToken() create one token that only its user can read', async () => {
   const tokens = await Promise.all(Array.from({ length: 8 }, () => obtainControlToken(dir)))
   expect(new Set(tokens).size).toBe(1)
   expect(tokens[0]).toMatch(/^polar_control_[\w-]{32}$/)
@@ -19,7 +19,7 @@ test('a control token is made once, by one of several processes, and only its us
   expect(await obtainControlToken(dir)).toBe(tokens[0])
 })
 
-test('a control token that other users can read, or that is no token, is refused', async () => {
+test('obtainControlToken() rejects a token that other users can read, and an invalid token', async () => {
   const file = controlTokenFile(dir)
   await obtainControlToken(dir)
   await chmod(file, 0o640)

@@ -7,11 +7,11 @@ import { linkIfAbsent } from '../lib/fs/link-if-absent.ts'
 import { tokenProblem } from '../lib/net/request-tokens.ts'
 import { RolloutError } from '../model/failure.ts'
 
-/** One for each scope, made where nobody configured any. */
+/** Generated tokens, one for each scope, of a server without configured tokens. */
 export const OwnTokens = z.strictObject({ trainer: z.string(), node: z.string(), read: z.string() })
 export type OwnTokens = z.infer<typeof OwnTokens>
 
-/** Where the server with this folder listens, and which process it is. */
+/** URL and process of the server that uses a data folder. */
 const ServerNote = z.object({ url: z.string(), pid: z.int() })
 export type ServerNote = z.infer<typeof ServerNote>
 
@@ -27,7 +27,7 @@ export function nodeFolder(dir: string, nodeId: string): string {
   return join(dir, 'nodes', nodeId)
 }
 
-/** Those of the folder; made on first use. Two that make them at the same time end up with the same. */
+/** Returns the tokens of the folder; generates them on first use. Concurrent callers get the same tokens. */
 export async function obtainTokens(dir: string): Promise<OwnTokens> {
   const found = await readTokens(dir)
   if (found !== undefined) return found
@@ -36,31 +36,31 @@ export async function obtainTokens(dir: string): Promise<OwnTokens> {
   return isOurs ? tokens : (await readTokens(dir))!
 }
 
-/** Holds the token of a gateway's control API where the operator gives none. */
+/** File of the generated token of a gateway's control API. */
 export function controlTokenFile(dir: string): string {
   return join(dir, 'control.token')
 }
 
 /**
- * The token of the control API of a gateway with this folder; made on first use, so that it survives a restart. Throws
+ * Returns the control token of the folder; generates it on first use, so that it survives a restart. Throws
  * `config.invalid` for a file that other users can read or change.
  */
 export async function obtainControlToken(dir: string): Promise<string> {
   const file = controlTokenFile(dir)
   await createPrivate(file, `${mint('control')}\n`)
   if (((await stat(file)).mode & BY_OTHERS) !== 0) {
-    const message = `${file}: other users can read or change the control token; run chmod 600 on it, or remove it for a new one.`
+    const message = `${file}: other users can read or change the control token; run chmod 600 on it, or remove it to get a new token.`
     throw new RolloutError('config.invalid', message)
   }
   const token = (await readFile(file, 'utf8')).trim()
   const problem = tokenProblem(token)
   if (problem === undefined) return token
-  throw new RolloutError('config.invalid', `${file}: the control token ${problem}; remove the file for a new one.`)
+  throw new RolloutError('config.invalid', `${file}: the control token ${problem}; remove the file to get a new token.`)
 }
 
 const BY_OTHERS = 0o077
 
-/** Writes a file that only this user can read, unless it exists; returns whether it did. Never leaves a part of one. */
+/** Atomically creates a file that only this user can read. Returns false if the file already exists. */
 async function createPrivate(path: string, text: string): Promise<boolean> {
   const draft = join(dirname(path), `.draft-${randomUUID()}`)
   await writeFile(draft, text, { mode: 0o600, flag: 'wx', flush: true })
@@ -81,18 +81,18 @@ export async function writeServerNote(dir: string, note: ServerNote): Promise<vo
   await rename(draft, serverFile(dir))
 }
 
-/** Undefined: no server has this folder, or none that ended in order. */
+/** Undefined if no server uses the folder. The note of a killed server remains. */
 export function readServerNote(dir: string): Promise<ServerNote | undefined> {
   return readJson(serverFile(dir), ServerNote)
 }
 
-/** Unless another server has taken its place. */
+/** Does nothing if the note belongs to another process. */
 export async function removeServerNote(dir: string, pid: number): Promise<void> {
   const note = await readServerNote(dir).catch(() => undefined)
   if (note?.pid === pid) await rm(serverFile(dir), { force: true })
 }
 
-/** The scope in it tells a person, and whoever searches logs for leaked ones, what it is. */
+/** The prefix identifies the token and its scope, also for programs that search for leaked tokens. */
 function mint(scope: string): string {
   return `polar_${scope}_${randomBytes(24).toString('base64url')}`
 }

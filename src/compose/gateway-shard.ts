@@ -1,4 +1,4 @@
-/** The program of one gateway process: everything it needs comes from the process that forked it. */
+/** Program of a gateway process. The parent process sends its settings. */
 import { Gateway, type GatewayOptions } from '../gateway/gateway.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions/sessions.ts'
@@ -17,7 +17,7 @@ export interface ShardSettings {
   durability: 'process' | 'disk'
   /** See `CallLogOptions.lockWaitMs`. */
   lockWaitMs: number
-  /** Absent, as of the next: the gateway's default. */
+  /** Absent: the gateway's default; the same for `sessionMemoryMb`. */
   continuation?: ContinuationMode
   sessionMemoryMb?: number
   quirks: readonly QuirkRule[]
@@ -25,12 +25,12 @@ export interface ShardSettings {
   /** Absolute path of the module of the upstream; absent: a built-in kind. */
   upstreamModule?: string
   limits: GatewayLimits
-  /** For the origin of every session. */
+  /** Recorded in the origin of every session. */
   engine: { kind: string; url: string; model: string }
   logLevel: string
 }
 
-// An interrupt from the terminal reaches every process of the group; ours end when the parent lets go of them.
+// A terminal sends an interrupt to every process of the group; the parent ends this process.
 process.on('SIGINT', () => {}).on('SIGTERM', () => {})
 
 serveShard<ShardSettings>(async ({ port, settings }, report) => {
@@ -51,8 +51,8 @@ serveShard<ShardSettings>(async ({ port, settings }, report) => {
       sessionMemoryMb: settings.sessionMemoryMb,
       quirks: settings.quirks,
       budget: toBudget(settings.limits),
-      ...(settings.limits.sessionLogMb === undefined ? {} : { sessionLogMb: settings.limits.sessionLogMb }),
-      ...(settings.limits.sessionCalls === undefined ? {} : { sessionCalls: settings.limits.sessionCalls }),
+      sessionLogMb: settings.limits.sessionLogMb,
+      sessionCalls: settings.limits.sessionCalls,
       origin: { engine: settings.engine },
       ids: randomIds(Date.now),
       now: Date.now,
@@ -61,7 +61,7 @@ serveShard<ShardSettings>(async ({ port, settings }, report) => {
       logger,
     }),
   )
-  // A process without memory is better replaced; its supervisor starts another one.
+  // After a failed allocation the process exits, and its supervisor starts a new one.
   surviveErrors(logger, { onBroken: () => process.exit(1) })
   const owned = stack.move()
   return { gateway, port: Number(new URL(gateway.url).port), [Symbol.asyncDispose]: () => owned.disposeAsync() }

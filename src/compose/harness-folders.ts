@@ -7,9 +7,9 @@ import { RolloutError } from '../model/failure.ts'
 
 const DEFAULT_DIR = join('.polar', 'harnesses')
 
-export const HARNESS_DIR_HELP = `Where harnesses are installed (default: POLAR_HARNESS_DIR, else ${DEFAULT_DIR})`
+export const HARNESS_DIR_HELP = `Folder of installed harnesses (default: POLAR_HARNESS_DIR, else ${DEFAULT_DIR})`
 
-/** Where harnesses are on this machine. `dir` is what a flag says. */
+/** Returns the folders and programs of harnesses on this machine. `dir` is the value of a flag. */
 export function harnessPlaces(
   dir: string | undefined,
   env: Readonly<Record<string, string | undefined>>,
@@ -23,12 +23,12 @@ export function harnessPlaces(
   }
 }
 
-/** Throws RolloutError `config.invalid` that lists the names there are. */
+/** Throws RolloutError `config.invalid` with the known names. */
 export function presetNamed(name: string): Harness {
   return named(presets, name)
 }
 
-/** The same, of those that can be installed. */
+/** Like `presetNamed()`, for harnesses that can be installed. */
 export function harnessNamed(name: string): PackagedHarness {
   return named(harnesses, name)
 }
@@ -37,5 +37,5 @@ function named<H extends Harness>(list: readonly H[], name: string): H {
   const harness = list.find((candidate) => candidate.name === name)
   if (harness) return harness
   const names = list.map((known) => known.name).join(', ')
-  throw new RolloutError('config.invalid', `There is no harness "${name}". Harnesses: ${names}`)
+  throw new RolloutError('config.invalid', `Unknown harness "${name}". Harnesses: ${names}`)
 }

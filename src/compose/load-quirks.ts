@@ -7,16 +7,20 @@ import { RolloutError } from '../model/failure.ts'
 export const QUIRKS_FLAG = {
   type: 'string',
   hint: 'FILES',
-  description: 'Rules against bytes that change from call to call, as polar drift --suggest writes them',
+  description:
+    'Rule files that normalise bytes of requests that change from call to call, separated by commas; see polar drift --suggest',
 } as const
 
-/** The rules of several files with commas between their names, in order. Throws `config.invalid`. */
+/** Loads the rules of files separated by commas, in order. Throws `config.invalid`. */
 export async function loadQuirks(files: string | undefined): Promise<QuirkRule[]> {
   const names = (files ?? '').split(',').filter((name) => name.trim() !== '')
   const rules = (await Promise.all(names.map((name) => loadFile(name.trim())))).flat()
-  const twice = rules.find(({ name }, i) => rules.findIndex((rule) => rule.name === name) !== i)
-  if (twice === undefined) return rules
-  throw new RolloutError('config.invalid', `Two quirk rules are called "${twice.name}"; calls are marked by that name.`)
+  const duplicate = rules.find(({ name }, i) => rules.findIndex((rule) => rule.name === name) !== i)
+  if (duplicate === undefined) return rules
+  throw new RolloutError(
+    'config.invalid',
+    `Two quirk rules have the name "${duplicate.name}". Names must be unique, because calls record them.`,
+  )
 }
 
 async function loadFile(path: string): Promise<QuirkRule[]> {
@@ -28,7 +32,7 @@ async function loadFile(path: string): Promise<QuirkRule[]> {
   }
 }
 
-/** YAML or JSON: one rule, or a list of them. Throws an Error that names every place at fault. */
+/** Parses YAML or JSON: one rule, or a list of rules. Throws an Error with all problems and their paths. */
 export function parseRules(text: string): QuirkRule[] {
   const document = parseDocument(text)
   const [problem] = document.errors

@@ -1,88 +1,62 @@
 import { readFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Engine } from '@polar-rl/tiny-engine'
-import {
-  createUpstream,
-  detectKind,
-  upstreams,
-  type UpstreamConfig,
-  type UpstreamKind,
-} from '../gateway/upstreams/index.ts'
+import { createUpstream, detectKind, type UpstreamConfig, type UpstreamKind } from '../gateway/upstreams/index.ts'
 import { loadUpstream, type UpstreamPlug } from '../gateway/upstreams/load-upstream.ts'
 import { allowsExact, type Capabilities, type ProbeReport, type Upstream } from '../gateway/upstreams/upstream.ts'
 import { RolloutError } from '../model/failure.ts'
 import { startTinyEngine } from './tiny-engine.ts'
 
-/** What `--engine` takes. */
-export const ENGINE_KINDS = ['auto', ...upstreams.kinds] as const
-
-export const ENGINE_FLAG = {
-  type: 'string',
-  hint: 'KIND',
-  choices: ENGINE_KINDS,
-  default: 'auto',
-  description: 'What listens at --upstream; auto asks it',
-} as const
-
-export const CONTINUATION_FLAG = {
-  type: 'string',
-  hint: 'MODE',
-  choices: ['template', 'preserve', 'off'],
-  default: 'template',
-  description: 'Whether prompts go on token by token, and what of reasoning the template drops',
-} as const
-
-export const DURABILITY_FLAG = {
-  type: 'string',
-  hint: 'KIND',
-  choices: ['process', 'disk'],
-  default: 'process',
-  description: 'A stored turn survives the end of the process, or of the machine',
-} as const
-
-/** What harnesses are told of the context when neither the user nor the engine knows. */
+/** Context size, in tokens, that harnesses are configured with when neither the user nor the engine states one. */
 export const USUAL_CONTEXT = 131_072
 
 export interface EngineChoice {
-  /** An engine that runs already, or several with commas between them; absent starts the tiny one. */
-  upstream?: string
-  /** One of `ENGINE_KINDS`. */
-  engine?: string
-  /** Path of a module that exports `upstream`; replaces `engine`. */
+  /** URL of a running engine, or URLs of its replicas separated by commas. Absent: the tiny engine is started. */
+  url?: string
+  /** A kind of `upstreams`, or `auto`. Absent: `auto`, which detects the kind. */
+  kind?: string
+  /** Path of a module that exports `upstream`; replaces `kind`. */
   module?: string
+  /** Absent: the first model that the engine serves. */
   model?: string
-  upstreamKey?: string
-  /** YAML of turns for the tiny engine to play; absent lets its model answer. */
+  /** API key of the engine. */
+  key?: string
+  /** YAML file of turns that the tiny engine replays. Absent: its model answers. */
   script?: string
-  engineLog?: string
-  /** Nobody waits for it any more: the signal’s reason is thrown. */
+  /** File that the tiny engine appends a JSON line to for each generation. */
+  log?: string
+  /** When it aborts, opening stops and its reason is thrown. */
   signal?: AbortSignal
 }
 
 export interface OpenEngine extends AsyncDisposable {
   upstream: Upstream
-  /** How another process gets the same upstream, found out and all. */
+  /** Creates the same upstream in another process, with the probed capabilities. */
   configs: UpstreamConfigs
   /** Absolute path of the module of the upstream; absent: a built-in kind. */
   module?: string
   info: { kind: string; url: string; model: string; version?: string; capabilities: Capabilities }
-  /** Prompt and answer together; undefined when the engine does not say. */
+  /** Tokens of prompt and answer together; undefined if the engine does not state a limit. */
   contextTokens: number | undefined
-  /** Of an engine of the user's; the tiny one is known. */
+  /** Result of the probe; absent for the tiny engine, whose capabilities are known. */
   report?: ProbeReport
 }
 
 type UpstreamConfigs = [UpstreamConfig, ...UpstreamConfig[]]
 
-/** A probe makes a handful of requests of one token; one that waits longer has to wait for a busy engine. */
+/** A probe sends a few requests of one token each; only a busy engine needs longer. */
 const PROBE_TIMEOUT_MS = 60_000
 
-/** The engine a command works with: running, recognised and found out. */
+/**
+ * Opens the engine that answers model calls: starts the tiny engine, or detects the kind and probes the capabilities of the
+ * engine at `choice.url`. The result owns the tiny engine and the HTTP connections; disposing it closes them. Throws
+ * `config.invalid` for a choice that is wrong, `upstream.*` if the engine does not answer.
+ */
 export async function openEngine(choice: EngineChoice): Promise<OpenEngine> {
-  if (choice.upstream !== undefined && choice.script !== undefined) {
-    throw new RolloutError('config.invalid', '--script plays on the tiny engine; it cannot go with --upstream.')
+  if (choice.url !== undefined && choice.script !== undefined) {
+    throw new RolloutError('config.invalid', '--script is for the tiny engine: remove --script or --engine-url.')
   }
-  return choice.upstream === undefined ? openTiny(choice) : openRunning({ ...choice, upstream: choice.upstream })
+  return choice.url === undefined ? openTiny(choice) : openRunning({ ...choice, url: choice.url })
 }
 
 async function openTiny(choice: EngineChoice): Promise<OpenEngine> {
@@ -102,7 +76,7 @@ async function openTiny(choice: EngineChoice): Promise<OpenEngine> {
   }
 }
 
-async function openRunning(choice: EngineChoice & { upstream: string }): Promise<OpenEngine> {
+async function openRunning(choice: EngineChoice & { url: string }): Promise<OpenEngine> {
   await using stack = new AsyncDisposableStack()
   const timeout = AbortSignal.timeout(PROBE_TIMEOUT_MS)
   const signal = choice.signal === undefined ? timeout : AbortSignal.any([timeout, choice.signal])
@@ -118,7 +92,7 @@ async function openRunning(choice: EngineChoice & { upstream: string }): Promise
     upstream,
     configs: [first!, ...others],
     module,
-    info: { kind, url, model, ...(version === undefined ? {} : { version }), capabilities },
+    info: { kind, url, model, version, capabilities },
     contextTokens: capabilities.contextTokens,
     report,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
@@ -127,22 +101,22 @@ async function openRunning(choice: EngineChoice & { upstream: string }): Promise
 
 const deps = { now: () => performance.now() }
 
-/** What the flags say, with kind and model found out where they do not. */
+/** Completes the choice: detects the kind and requests the list of models where they are not chosen. */
 async function toConfigs(
-  choice: EngineChoice & { upstream: string },
+  choice: EngineChoice & { url: string },
   plug: UpstreamPlug | undefined,
   signal: AbortSignal,
 ): Promise<UpstreamConfigs> {
-  const urls = choice.upstream.split(',').map((url) => url.trim())
+  const urls = choice.url.split(',').map((url) => url.trim())
   const [first, ...others] = await Promise.all(
     urls.map(async (url) => {
       if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
-        throw new RolloutError('config.invalid', `--upstream must be an http or https URL, not "${url}".`)
+        throw new RolloutError('config.invalid', `--engine-url must be an http or https URL, not "${url}".`)
       }
-      const apiKey = choice.upstreamKey
+      const apiKey = choice.key
       const ownKind = plug?.config.shape.kind.value as UpstreamKind | undefined
-      const kind = ownKind ?? (await kindOf(choice.engine, { baseUrl: url, apiKey }, signal))
-      const config: UpstreamConfig = { kind, url, ...(apiKey === undefined ? {} : { apiKey }) }
+      const kind = ownKind ?? (await kindOf(choice.kind, { baseUrl: url, apiKey }, signal))
+      const config: UpstreamConfig = { kind, url, apiKey }
       return { ...config, model: choice.model ?? (await firstModel(config, plug, signal)) }
     }),
   )
@@ -154,11 +128,11 @@ async function toConfigs(
 }
 
 async function kindOf(
-  wanted: string | undefined,
+  chosen: string | undefined,
   options: { baseUrl: string; apiKey?: string },
   signal: AbortSignal,
 ): Promise<UpstreamKind> {
-  if (wanted !== undefined && wanted !== 'auto') return wanted as UpstreamKind
+  if (chosen !== undefined && chosen !== 'auto') return chosen as UpstreamKind
   return (await detectKind(options, signal)).kind
 }
 
@@ -182,27 +156,28 @@ async function probeInTime(
   } catch (error) {
     if (!timeout.aborted) throw error
     const seconds = PROBE_TIMEOUT_MS / 1000
-    const message = `The engine at ${upstream.url} did not answer a few tiny requests within ${seconds} s; is it busy?`
+    const message = `The engine at ${upstream.url} did not answer a few requests of one token within ${seconds} s. Try again when it is less busy.`
     throw new RolloutError('upstream.timeout', message, { cause: error })
   }
 }
 
-/** What keeps calls from being exact, for people. */
+/** Returns warnings about findings of the probe that prevent exact capture. */
 export function warningsOf({ report }: Pick<OpenEngine, 'report'>): string[] {
   if (report === undefined || allowsExact(report)) return []
   const blocking = report.findings.filter(({ verdict }) => verdict === 'blocking')
   return [
     ...blocking.map(({ about, evidence, meaning }) => `Warning: ${about}: ${evidence}. ${meaning}`),
-    `What is recorded cannot be trained on exactly; polar doctor --upstream ${report.url} says more.`,
+    `Calls to this engine are not captured exactly. For details: polar doctor --engine-url ${report.url}`,
   ]
 }
 
 async function startTiny(choice: EngineChoice): Promise<Engine> {
   const script = choice.script === undefined ? undefined : await readScript(choice.script)
-  return startTinyEngine({ script, log: choice.engineLog })
+  return startTinyEngine({ script, log: choice.log })
 }
 
-async function readScript(path: string): Promise<string> {
+/** Reads a script of the tiny engine. Throws `config.invalid`. */
+export async function readScript(path: string): Promise<string> {
   try {
     return await readFile(path, 'utf8')
   } catch (error) {

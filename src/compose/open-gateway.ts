@@ -14,21 +14,21 @@ export interface GatewayChoice {
   logger: Logger
 }
 
-/** What sessions may take of a gateway. Absent limits have the defaults of the gateway. */
+/** Resource limits of a gateway. The gateway has defaults for absent limits. */
 export interface GatewayLimits {
-  /** Heap of each process; absent: `defaultHeapMb`. */
+  /** Heap limit of each process; absent: `defaultHeapMb`. */
   heapMb?: number
-  /** Request bodies of the calls in flight of one session. */
+  /** Limit for the request bodies of all calls of one session in flight. */
   sessionBodyMb?: number
-  /** The same of all sessions; absent: an eighth of the heap. A body takes several times its size while it is parsed. */
+  /** The same limit for all sessions; absent: an eighth of the heap. Parsing a body takes several times its size. */
   totalBodyMb?: number
-  /** Call log of one session. */
+  /** Size limit of the call log of one session. */
   sessionLogMb?: number
-  /** Calls in flight of one session. */
+  /** Limit of calls of one session in flight. */
   sessionCalls?: number
 }
 
-/** Gateway processes under supervision, apart from the event loop of this process. */
+/** Starts gateway processes, which share no event loop with this process. The result restarts and, when disposed, ends them. */
 export function openGateway({
   count,
   settings,
@@ -36,7 +36,7 @@ export function openGateway({
   hangMs,
   logger,
 }: GatewayChoice): Promise<Shards<ShardSettings>> {
-  const { heapMb = defaultHeapMb(), totalBodyMb = Math.max(LEAST_TOTAL_MB, Math.floor(heapMb / 8)) } = limits
+  const { heapMb = defaultHeapMb(), totalBodyMb = Math.max(MIN_TOTAL_MB, Math.floor(heapMb / 8)) } = limits
   const program = new URL(
     import.meta.url.endsWith('.ts') ? './gateway-shard.ts' : './gateway-shard.js',
     import.meta.url,
@@ -47,20 +47,20 @@ export function openGateway({
     settings: { ...settings, limits: { ...limits, totalBodyMb }, logLevel: logger.level },
     host: settings.host,
     heapMb,
-    ...(hangMs === undefined ? {} : { hangMs }),
+    hangMs,
     ids: randomIds(Date.now),
     logger,
   })
 }
 
-const MOST_HEAP_MB = 4096
-const LEAST_HEAP_MB = 512
-/** Room for one body of the largest size. */
-const LEAST_TOTAL_MB = 64
+const MAX_HEAP_MB = 4096
+const MIN_HEAP_MB = 512
+/** The largest body fits. */
+const MIN_TOTAL_MB = 64
 
 /** A quarter of the memory that this process may use, between 512 MB and 4 GB. */
 function defaultHeapMb(): number {
   const limit = process.constrainedMemory()
   const bytes = limit > 0 ? Math.min(limit, totalmem()) : totalmem()
-  return Math.round(Math.min(MOST_HEAP_MB, Math.max(LEAST_HEAP_MB, bytes / 4 / 1024 ** 2)))
+  return Math.round(Math.min(MAX_HEAP_MB, Math.max(MIN_HEAP_MB, bytes / 4 / 1024 ** 2)))
 }

@@ -31,65 +31,69 @@ import { completeSettings } from './runtime-settings.ts'
 
 export interface NodeChoice {
   nodeId: string
-  /** Everything it keeps. */
+  /** Data folder of the node. */
   dir: string
   engine: OpenEngine
-  /** Of tasks that name none. Absent: bubblewrap, and without it the node does not open. */
+  /** Runtime of tasks that name none. Absent: bubblewrap, without which the node does not open. */
   runtime?: string
   runtimeSettings?: Readonly<Record<string, Readonly<Record<string, unknown>>>>
   widths: StageWidths
   budgets: NodeBudgets
   artifacts: ArtifactPolicy
-  /** For repositories that tasks check out; absent: none. */
+  /** Credentials for the repositories of tasks; absent: none. */
   gitCredentials?: readonly GitCredential[]
-  /** Files whose code is trusted. */
+  /** Modules that tasks may load. */
   modules: readonly string[]
   harnessDir?: string
   contextTokens?: number
   images: boolean
   continuation?: ContinuationMode
   sessionMemoryMb?: number
-  /** Memory of a sandbox whose task names none, in MB; absent: from the machine's memory and `widths`; 0: not limited. */
+  /** Memory limit in MB of sandboxes whose task sets none. Absent: computed from the machine's memory and `widths`; 0: no limit. */
   sandboxMemoryMb?: number
   gateway?: GatewayLimits
   quirks?: readonly QuirkRule[]
   /**
-   * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
-   * worker to deliver. `all`: whoever submits tasks owns this machine. Absent: it is alone, and so does whoever runs it.
+   * Resources of this machine that tasks of a server may use; `all` if the users of the server own this machine. Results are
+   * kept until a worker delivers them. Absent: the node works without a server, and its tasks may use everything.
    */
   member?: HostAccess | 'all'
-  /** Addresses of Polar itself, which evaluators never reach; the gateway's is added. */
+  /** Addresses of Polar itself, which evaluators may not connect to; the node adds its gateway. */
   own?: OwnAddresses
   env: NodeJS.ProcessEnv
   logger: Logger
-  /** Aborted before it is open: what was opened is closed, and the signal’s reason thrown. Later it says nothing. */
+  /** When it aborts before the node is open, everything is closed and its reason is thrown. Ignored afterwards. */
   starting?: AbortSignal
   onEvent?: (event: SessionEvent) => void
 }
 
 export interface OpenNode extends AsyncDisposable {
   node: SessionNode
-  /** Where the gateway process listens. */
+  /** The gateway process. */
   gateway: { readonly url: string }
   runtimes: OpenRuntimes
   /** The runtime of tasks that name none. */
   runtime: string
-  /** What it has, as labels: kinds of sandbox that work here, harnesses that are installed. Empty for one that is alone. */
+  /** Labels of the usable runtimes and the installed harnesses. Empty for a node without a server. */
   labels: readonly string[]
-  /** What is warm here now, as labels. */
+  /** Labels of the images and checkouts that are cached now. */
   affinity(): readonly string[]
 }
 
 const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_000 }
 
-/** A node with a gateway process of its own, as one machine needs it. */
+/**
+ * Opens a node of this machine. It decides which builder, evaluator, harness and runtime each session of a task gets. The
+ * result owns the gateway process, the runtimes with their sandboxes, the build processes and the sessions; disposing it ends
+ * them. The caller owns the engine.
+ */
 export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const { dir, engine, logger, env, own = new OwnAddresses() } = choice
   await using owned = new AsyncDisposableStack()
   protectFromOutOfMemory()
   const clock = systemClock
   const now = (): number => clock.now()
-  // Starts while the rest is being opened.
+  // The gateway process starts while the rest opens.
   const gatewayStart = startGateway(choice)
   gatewayStart.catch(() => {})
   owned.defer(async () => (await gatewayStart.catch(() => undefined))?.[Symbol.asyncDispose]())
@@ -151,7 +155,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       createEvaluator: (spec) =>
         createEvaluator(spec, {
           allowed: modules,
-          // Whoever runs this alone names the tasks, the secrets and the addresses: they are all theirs.
+          // Without a gate, the user of the node also names the tasks, the secrets and the addresses.
           deps: {
             now,
             secret: (name) => (gate === undefined || gate.maySee(name) ? env[name] : undefined),
@@ -159,7 +163,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
             mayConnect: (address, port) => !own.has(address, port),
           },
         }),
-      ...(gate === undefined ? {} : { host: gate }),
+      host: gate,
       recovery: member === undefined ? 'again' : 'report',
       progressOf: (sessionId) => gateway.progressOf(sessionId),
       onPrepared: ({ task }) => warmth.add(task),
@@ -192,8 +196,8 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
 }
 
 /**
- * Tasks of whoever runs the node may ask for `local`, except as root: an agent without a sandbox would then be root, which
- * nobody decided. Tasks of others may where the operator listed it.
+ * Whether tasks may name `local`. Tasks of the node's own user may, unless the user is root: the agent would then run as root
+ * without a sandbox. Tasks of a server may if the operator allows it.
  */
 function allowsLocal(member: NodeChoice['member']): boolean {
   if (member === undefined || member === 'all') return process.getuid?.() !== 0
@@ -207,10 +211,10 @@ async function startGateway({ dir, engine, logger, ...choice }: NodeChoice): Ret
       host: '127.0.0.1',
       dir: sessionsFolder(dir),
       durability: 'process',
-      // The gateway process of an earlier node that was killed stores what it has before it ends.
+      // The gateway process of a killed node stores its calls before it exits.
       lockWaitMs: 5000,
-      ...(choice.continuation === undefined ? {} : { continuation: choice.continuation }),
-      ...(choice.sessionMemoryMb === undefined ? {} : { sessionMemoryMb: choice.sessionMemoryMb }),
+      continuation: choice.continuation,
+      sessionMemoryMb: choice.sessionMemoryMb,
       quirks: choice.quirks ?? [],
       upstream: engine.configs,
       upstreamModule: engine.module,

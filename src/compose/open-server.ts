@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import type { Logger } from 'pino'
 import type { LoadedConfig } from '../config/load-config.ts'
 import { loadSecret } from '../config/load-secret.ts'
-import { usualNodeId } from '../config/node-section.ts'
+import { defaultNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/async/clock.ts'
 import { isLoopbackHost } from '../lib/net/loopback-host.ts'
 import { OwnAddresses } from '../lib/net/own-addresses.ts'
@@ -19,11 +19,11 @@ import { readVersion } from './version.ts'
 import { assertWritable } from './writable.ts'
 
 export interface OpenServer extends AsyncDisposable {
-  /** As others reach it. */
+  /** URL for other machines. */
   url: string
-  /** As this process does. */
+  /** URL for this process. */
   localUrl: string
-  /** What a node and a trainer of this machine can use; absent where everybody may do everything. */
+  /** Tokens for a node and a trainer of this machine; absent for an open server. */
   tokens?: { file?: string; node?: string; trainer?: string }
 }
 
@@ -32,23 +32,24 @@ const DAY_MS = 24 * HOUR_MS
 
 type Env = Readonly<Record<string, string | undefined>>
 
-interface ServerSurroundings {
+interface OpenServerDeps {
   env: Env
   logger: Logger
   signal?: AbortSignal
-  /** Addresses of Polar itself, which callbacks never reach; the server adds its own. */
+  /** Addresses of Polar itself, which callbacks may not connect to; the server adds its own. */
   own?: OwnAddresses
 }
 
 type ServerConfig = LoadedConfig['config']['server']
 
 /**
- * A server as the configuration has it, noted in the data folder for commands on this machine to find. Throws the
- * signal's reason when that is aborted before it is ready.
+ * Opens the configured server, and writes its URL into the data folder, where commands on this machine find it. The result
+ * owns the database connection, the HTTP server, the maintenance jobs and the callbacks; disposing it closes them. Throws
+ * the signal's reason if the signal aborts before the server is open.
  */
 export async function openServer(
   { config }: LoadedConfig,
-  { env, logger, signal, own: addresses = new OwnAddresses() }: ServerSurroundings,
+  { env, logger, signal, own: addresses = new OwnAddresses() }: OpenServerDeps,
 ): Promise<OpenServer> {
   const { data, server: section } = config
   assertGuarded(section)
@@ -65,7 +66,7 @@ export async function openServer(
     listen: {
       host: section.host,
       port: section.port,
-      ...(section.tls === undefined ? {} : { tls: { certFile: section.tls.cert_file, keyFile: section.tls.key_file } }),
+      tls: section.tls && { certFile: section.tls.cert_file, keyFile: section.tls.key_file },
     },
     access: { tokens: access, isOpen: section.open },
     callbacks: {
@@ -73,12 +74,12 @@ export async function openServer(
       attempts: section.callbacks.attempts,
       timeoutMs: section.callbacks.timeout_seconds * 1000,
       own: addresses,
-      ...(secret === undefined ? {} : { secret }),
+      secret,
     },
     leaseMs: section.lease_seconds * 1000,
-    ...toRetention(section.retention),
+    retention: toRetention(section.retention),
     quotas: toQuotas(section.quotas),
-    // Modules, files and secrets are the nodes'.
+    // Nodes check modules, files and secrets.
     checkTask: (task) => checkTask(task, { hasFiles: false }),
     clock: systemClock,
     monotonic: () => performance.now(),
@@ -97,21 +98,19 @@ export async function openServer(
     await server[Symbol.asyncDispose]()
     throw error
   }
-  const nodeId = config.node.id ?? usualNodeId()
+  const nodeId = config.node.id ?? defaultNodeId()
   const nodeToken = access.find(({ scopes, nodes }) => scopes.includes('node') && mayActFor(nodes, nodeId))
   const trainerToken = access.find(({ scopes }) => scopes.includes('trainer'))
   return {
     url,
     localUrl: server.url,
-    ...(section.open
-      ? {}
+    tokens: section.open
+      ? undefined
       : {
-          tokens: {
-            ...(own === undefined ? {} : { file: tokensFile(data) }),
-            node: nodeToken?.token,
-            trainer: trainerToken?.token,
-          },
-        }),
+          file: own === undefined ? undefined : tokensFile(data),
+          node: nodeToken?.token,
+          trainer: trainerToken?.token,
+        },
     async [Symbol.asyncDispose]() {
       await removeServerNote(data, process.pid)
       await server[Symbol.asyncDispose]()
@@ -119,11 +118,11 @@ export async function openServer(
   }
 }
 
-/** Said before anything is opened, in the words of the configuration. */
+/** Rejects an unsafe configuration before anything opens. */
 function assertGuarded({ host, open, tokens }: ServerConfig): void {
   if (isLoopbackHost(host)) {
     if (!open || tokens.length === 0) return
-    throw new RolloutError('config.invalid', 'server.open: an open server asks for no tokens; leave out server.tokens.')
+    throw new RolloutError('config.invalid', 'server.open: an open server does not check tokens; remove server.tokens.')
   }
   if (open) {
     const message = `server.open: ${host} can be reached from other machines; only a server on 127.0.0.1 may be open.`
@@ -131,8 +130,8 @@ function assertGuarded({ host, open, tokens }: ServerConfig): void {
   }
   if (tokens.length > 0) return
   const message = [
-    `server.host: ${host} can be reached from other machines, so it needs tokens, and server.tokens names none.`,
-    'Put one for each kind of caller into polar.yaml, such as:',
+    `server.host: ${host} can be reached from other machines, so it needs tokens, but server.tokens is empty.`,
+    'Add a token for trainers and a token for nodes to polar.yaml:',
     '  server:',
     '    tokens:',
     '      - { name: trainer, scopes: [trainer, read], token_file: /etc/polar/trainer.token }',
@@ -147,14 +146,13 @@ async function loadTokens({ tokens }: ServerConfig, env: Env): Promise<AccessTok
     tokens.map(async (entry, index) => {
       const token = await loadSecret(`server.tokens.${index}.token`, sourceOf(entry, 'token'), env)
       const { name, scopes, nodes } = entry
-      return { name, scopes, token: token!, ...(nodes === undefined ? {} : { nodes }) }
+      return { name, scopes, token: token!, nodes }
     }),
   )
 }
 
 function toAccess(own: Awaited<ReturnType<typeof obtainTokens>>): AccessToken[] {
   return [
-    // Who may submit may also look.
     { name: 'trainer', scopes: ['trainer', 'read'], token: own.trainer },
     { name: 'node', scopes: ['node'], token: own.node },
     { name: 'read', scopes: ['read'], token: own.read },
@@ -173,16 +171,14 @@ function sourceOf(section: object, name: string): { file: string | undefined; en
   return { file: fields[`${name}_file`], env: fields[`${name}_env`] }
 }
 
-/** Nothing, where everything is kept. */
-function toRetention(section: ServerConfig['retention']): Pick<ServerOptions, 'retention'> {
+/** Undefined if no task is ever deleted. */
+function toRetention(section: ServerConfig['retention']): ServerOptions['retention'] {
   const { days, total_gb: gigabytes, at_least_hours: hours } = section
-  if (days === undefined && gigabytes === undefined) return {}
+  if (days === undefined && gigabytes === undefined) return undefined
   return {
-    retention: {
-      ...(days === undefined ? {} : { olderThanMs: days * DAY_MS }),
-      ...(gigabytes === undefined ? {} : { maxBytes: gigabytes * 1e9 }),
-      keepAtLeastMs: hours * HOUR_MS,
-    },
+    olderThanMs: days === undefined ? undefined : days * DAY_MS,
+    maxBytes: gigabytes === undefined ? undefined : gigabytes * 1e9,
+    keepAtLeastMs: hours * HOUR_MS,
   }
 }
 
@@ -190,10 +186,7 @@ function toQuotas(quotas: ServerConfig['quotas']): NonNullable<ServerOptions['qu
   return Object.fromEntries(
     Object.entries(quotas).map(([name, { max_queued_sessions: queued, max_running_sessions: running }]) => [
       name,
-      {
-        ...(queued === undefined ? {} : { maxQueuedSessions: queued }),
-        ...(running === undefined ? {} : { maxRunningSessions: running }),
-      },
+      { maxQueuedSessions: queued, maxRunningSessions: running },
     ]),
   )
 }

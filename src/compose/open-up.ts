@@ -3,7 +3,7 @@ import type * as z from 'zod'
 import { createClient, type Client } from '../client/client.ts'
 import type { Config } from '../config/config.ts'
 import { loadConfig, type LoadedConfig } from '../config/load-config.ts'
-import { usualNodeId } from '../config/node-section.ts'
+import { defaultNodeId } from '../config/node-section.ts'
 import { OwnAddresses } from '../lib/net/own-addresses.ts'
 import { RolloutError } from '../model/failure.ts'
 import { mayActFor } from '../server/listen/node-pattern.ts'
@@ -34,7 +34,7 @@ export interface UpDeps {
 
 /**
  * Opens a server, a node, a gateway and an engine on this machine, as `polar up` does. Relative paths in `settings` start at
- * the working directory. Disposing ends all of them; unfinished sessions continue at the next start with the same data folder.
+ * the working directory. Disposing the result closes all of them; unfinished sessions continue at the next start with the same data folder.
  */
 export async function openUp(settings: Settings, deps: Partial<UpDeps> = {}): Promise<OpenUp> {
   const { env = process.env } = deps
@@ -42,7 +42,7 @@ export async function openUp(settings: Settings, deps: Partial<UpDeps> = {}): Pr
   return openAll(loaded, { ...deps, env, logger: deps.logger ?? createLogger(loaded.config.log) })
 }
 
-/** Does the same with a loaded configuration. */
+/** Opens the same with a loaded configuration. */
 export async function openAll(loaded: LoadedConfig, deps: UpDeps): Promise<OpenUp> {
   const { config } = loaded
   const { env, logger } = deps
@@ -73,11 +73,11 @@ export async function openAll(loaded: LoadedConfig, deps: UpDeps): Promise<OpenU
 function assertNodeToken({ server: { tokens }, node }: Config): void {
   if (tokens.length === 0) return
   const ofNodes = tokens.filter(({ scopes }) => scopes.includes('node'))
-  const nodeId = node.id ?? usualNodeId()
+  const nodeId = node.id ?? defaultNodeId()
   if (ofNodes.some(({ nodes }) => mayActFor(nodes, nodeId))) return
   const why =
     ofNodes.length === 0
-      ? 'none has the scope node, which the node of polar up needs.'
-      : `none with the scope node is for ${nodeId}, which is what the node of polar up is called; see node.id.`
+      ? 'no token has the scope node, which the node of polar up needs.'
+      : `no token with the scope node allows ${nodeId}, the id of the node of polar up. Add it to nodes, or set node.id.`
   throw new RolloutError('config.invalid', `server.tokens: ${why}`)
 }

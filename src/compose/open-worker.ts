@@ -3,7 +3,7 @@ import type { Logger } from 'pino'
 import { createClient } from '../client/client.ts'
 import type { Config } from '../config/config.ts'
 import { loadSecret } from '../config/load-secret.ts'
-import { usualNodeId } from '../config/node-section.ts'
+import { defaultNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/async/clock.ts'
 import { OwnAddresses } from '../lib/net/own-addresses.ts'
 import type { HostAccess } from '../node/sandbox/host-access.ts'
@@ -23,18 +23,18 @@ import { assertWritable } from './writable.ts'
 export interface WorkerChoice {
   config: Config
   server: { url: string; token: string | undefined }
-  /** Tasks may name whatever is on this machine: who submits them is who started it. */
+  /** The user of the server is the user of this machine, so tasks may use all its resources unless `node.allow` is set. */
   isOwnMachine: boolean
-  /** Addresses of Polar itself, which evaluators never reach; the node adds those of its gateway and its server. */
+  /** Addresses of Polar itself, which evaluators may not connect to; the node adds its gateway and its server. */
   own?: OwnAddresses
   env: NodeJS.ProcessEnv
   logger: Logger
-  /** Aborted before it has joined: what was opened is closed, and the signal’s reason thrown. */
+  /** When it aborts before the node has joined, everything is closed and its reason is thrown. */
   signal: AbortSignal
   onEvent?: (event: SessionEvent) => void
-  /** What is being started now, for people who wait. */
-  onStep?: (what: string) => void
-  /** Data folders that this node had before, and whose finished sessions it delivers. */
+  /** Reports the part that is being started. */
+  onStep?: (part: string) => void
+  /** Earlier data folders of this node, whose finished sessions it delivers. */
   adopt?: readonly string[]
 }
 
@@ -43,36 +43,39 @@ export interface OpenWorker extends AsyncDisposable {
   worker: Worker
   opened: OpenNode
   widths: StageWidths
-  /** For people: what of the engine is not as it might be. */
+  /** Findings about the engine that prevent exact capture. */
   warnings: readonly string[]
 }
 
-/** A node with its gateway and engine, as the configuration has it, that has joined its server. */
+/**
+ * Opens the configured node with its gateway and engine, and joins the server. The result owns all of them; disposing it ends
+ * the sessions, which the server then leases to other nodes.
+ */
 export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
   const { config, env, logger, own = new OwnAddresses() } = choice
   const { node: section, engine: about } = config
-  const nodeId = section.id ?? usualNodeId()
+  const nodeId = section.id ?? defaultNodeId()
   const dir = nodeFolder(config.data, nodeId)
   await assertWritable(dir, '--dir')
-  const upstreamKey = await loadSecret('engine.key', { file: about.key_file, env: about.key_env }, env)
+  const engineKey = await loadSecret('engine.key', { file: about.key_file, env: about.key_env }, env)
   const quirks = await loadQuirks(about.quirks.join(','))
   const runtimeSettings = await readRuntimeSettings(config, env)
   const gitCredentials = await readGitCredentials(config, env)
   const widths = StageWidths.parse({ ...section.widths, backlog: section.widths.backlog ?? 2 * section.widths.postrun })
-  const step = (what: string): void => {
+  const step = (part: string): void => {
     choice.signal.throwIfAborted()
-    choice.onStep?.(what)
+    choice.onStep?.(part)
   }
   await using owned = new AsyncDisposableStack()
   step('engine')
   const engine = owned.use(
     await openEngine({
-      ...(about.url === undefined ? {} : { upstream: about.url }),
-      engine: about.kind,
+      url: about.url,
+      kind: about.kind,
       module: about.module,
-      ...(about.model === undefined ? {} : { model: about.model }),
-      ...(about.script === undefined ? {} : { script: about.script }),
-      ...(upstreamKey === undefined ? {} : { upstreamKey }),
+      model: about.model,
+      script: about.script,
+      key: engineKey,
       signal: choice.signal,
     }),
   )
@@ -85,7 +88,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       nodeId,
       dir,
       engine,
-      ...(section.runtime === undefined ? {} : { runtime: section.runtime }),
+      runtime: section.runtime,
       runtimeSettings,
       gitCredentials,
       widths,
@@ -96,16 +99,16 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
         totalMb: section.artifacts.total_mb,
       },
       modules: section.modules,
-      ...(section.harness_dir === undefined ? {} : { harnessDir: section.harness_dir }),
-      ...(about.context === undefined ? {} : { contextTokens: about.context }),
+      harnessDir: section.harness_dir,
+      contextTokens: about.context,
       images: about.images,
       continuation: about.continuation,
       sessionMemoryMb: about.session_memory_mb,
-      ...(section.sandbox_memory_mb === undefined ? {} : { sandboxMemoryMb: section.sandbox_memory_mb }),
+      sandboxMemoryMb: section.sandbox_memory_mb,
       gateway: {
-        ...(section.gateway.heap_mb === undefined ? {} : { heapMb: section.gateway.heap_mb }),
+        heapMb: section.gateway.heap_mb,
         sessionBodyMb: section.gateway.session_body_mb,
-        ...(section.gateway.total_body_mb === undefined ? {} : { totalBodyMb: section.gateway.total_body_mb }),
+        totalBodyMb: section.gateway.total_body_mb,
         sessionLogMb: section.gateway.session_log_mb,
         sessionCalls: section.gateway.session_calls,
       },
@@ -115,17 +118,14 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       env,
       logger,
       starting: choice.signal,
-      ...(choice.onEvent === undefined ? {} : { onEvent: choice.onEvent }),
+      onEvent: choice.onEvent,
     }),
   )
   step('joining the server')
   const worker = owned.use(
     await Worker.start(
       {
-        client: createClient({
-          baseUrl: choice.server.url,
-          ...(choice.server.token === undefined ? {} : { token: choice.server.token }),
-        }),
+        client: createClient({ baseUrl: choice.server.url, token: choice.server.token }),
         node: opened.node,
         nodeId,
         registration: {
@@ -149,7 +149,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
           hours: section.retention.hours,
         },
         minFreeMb: section.min_free_mb,
-        ...(section.drain_seconds === undefined ? {} : { drainGraceMs: section.drain_seconds * 1000 }),
+        drainGraceMs: section.drain_seconds === undefined ? undefined : section.drain_seconds * 1000,
         logger,
         clock: systemClock,
       },
@@ -167,13 +167,13 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
   }
 }
 
-/** On one's own machine everything is one's own, unless one says otherwise. */
+/** Without `node.allow`, tasks may use all resources of their own user's machine, and none of another machine. */
 function toAccess({ node: { allow } }: Config, isOwnMachine: boolean): HostAccess {
   if (allow === undefined && isOwnMachine) {
-    // As root, an agent gets no `local` that only its task asked for.
-    const kinds = process.getuid?.() === 0 ? {} : { runtimes: [...runtimes.kinds] }
-    return { paths: ['/'], hosts: ['*'], secrets: ['*'], ...kinds }
+    // As root, a task cannot choose `local`, which would run the agent as root without a sandbox.
+    const kinds = process.getuid?.() === 0 ? undefined : [...runtimes.kinds]
+    return { paths: ['/'], hosts: ['*'], secrets: ['*'], runtimes: kinds }
   }
   const { paths = [], hosts = [], env = [], runtimes: kinds } = allow ?? {}
-  return { paths, hosts, secrets: env, ...(kinds === undefined ? {} : { runtimes: kinds }) }
+  return { paths, hosts, secrets: env, runtimes: kinds }
 }

@@ -9,7 +9,7 @@ import type { SessionRecord } from '../model/session.ts'
 import type { Turn, TurnRequest } from '../model/turn.ts'
 import type { RequestReader } from '../trajectory/graph/call-graph.ts'
 
-/** A recorded request in our own words; undefined when this version cannot read it any more. */
+/** Parses a recorded request; undefined if this version cannot parse it. */
 export function readRequest(turn: Turn): TurnRequest | undefined {
   const dialect = dialects.find(({ id }) => id === turn.dialect)
   const route = dialect?.routes.find(({ kind }) => kind === 'generate')
@@ -26,10 +26,10 @@ export function readRequest(turn: Turn): TurnRequest | undefined {
   }
 }
 
-/** How trajectories read recorded requests: as the harness sent them. */
+/** Reads recorded requests as the harness sent them. */
 export const requestReader: RequestReader = createReader(readRequest)
 
-/** The same, but as the engine read them: with the quirks applied that the gateway noted to have applied. */
+/** Reads recorded requests as the engine received them: applies the quirks that the gateway recorded. */
 export function createRequestReader({ origin }: Pick<SessionRecord, 'origin'>): RequestReader {
   const rules = QuirkRule.array().safeParse(origin['quirks'])
   const known = quirksWith(rules.data ?? [])
@@ -37,8 +37,8 @@ export function createRequestReader({ origin }: Pick<SessionRecord, 'origin'>): 
     const applied = turn.forced['quirks']
     const request = readRequest(turn)
     if (request === undefined || !Array.isArray(applied)) return request
-    const isNoted = ({ name }: Quirk): boolean => applied.includes(name)
-    return applyQuirks(request, known.filter(isNoted)).request
+    const isApplied = ({ name }: Quirk): boolean => applied.includes(name)
+    return applyQuirks(request, known.filter(isApplied)).request
   })
 }
 

@@ -10,23 +10,23 @@ import type { IdSource } from '../model/ids.ts'
 import type { SessionRecord } from '../model/session.ts'
 import type { SessionReader, SessionStore } from '../store/store.ts'
 
-/** A harness that is ready to start. Disposing of it takes away what was prepared for it. */
+/** A harness that is ready to start. Disposing it removes its prepared files. */
 export interface PreparedHarness extends AsyncDisposable {
   command: readonly [string, ...string[]]
-  /** Absent: ours. */
+  /** Absent: the working directory of this process. */
   cwd?: string
-  /** All it gets. */
+  /** The whole environment of the harness. */
   env: Readonly<Record<string, string | undefined>>
-  /** Its standard input; absent: ours, so that a person can talk to it. */
+  /** Text for standard input; absent: standard input of this process, for interactive use. */
   stdin?: string
 }
 
 export interface RecordOptions {
-  /** For the log: what runs. */
+  /** Recorded in the log: the harness or command. */
   origin: Readonly<Record<string, unknown>>
   prepare(access: SessionAccess): Promise<PreparedHarness>
   upstream: Upstream
-  /** For the log: where the model answers, and which. */
+  /** Recorded in the log. */
   engine: { kind: string; url: string; model: string }
   continuation?: ContinuationMode
   quirks?: readonly QuirkRule[]
@@ -35,7 +35,7 @@ export interface RecordOptions {
   ids: IdSource
   now: () => number
   logger: Logger
-  /** Where the harness's standard output goes. */
+  /** Destination of the harness's standard output. */
   stdout: 'inherit' | 'stderr'
   signal: AbortSignal
 }
@@ -46,7 +46,7 @@ export interface Recorded {
   durationMs: number
 }
 
-/** Runs one harness against a gateway of its own, and gives back what was captured. */
+/** Runs a harness with a gateway of its own, and returns the recorded session. */
 export async function recordSession(options: RecordOptions): Promise<Recorded> {
   const { upstream, store, ids, now, logger } = options
   const { continuation, quirks } = options
@@ -55,10 +55,10 @@ export async function recordSession(options: RecordOptions): Promise<Recorded> {
   await using harness = await options.prepare(access)
   const startedAt = now()
   const exitCode = await runHarness(harness, options)
-  const broken = await gateway.closeSession(access.id)
+  const storeFailure = await gateway.closeSession(access.id)
   const session = await options.reader.load(access.id)
-  // A full disk had no room to say so.
-  if (broken) session.incompleteReasons.unshift(broken.message)
+  // A failure to store, such as a full disk, is not in the stored log.
+  if (storeFailure) session.incompleteReasons.unshift(storeFailure.message)
   return { session, exitCode, durationMs: now() - startedAt }
 }
 
@@ -67,37 +67,37 @@ async function runHarness(
   options: Pick<RecordOptions, 'stdout' | 'signal'>,
 ): Promise<number> {
   const [file, ...args] = harness.command
-  // One that nobody talks to gets a process group, by which all that it starts can be ended with it. One that reads the
-  // terminal must stay in ours, or the terminal would stop it.
-  const isAlone = harness.stdin !== undefined
+  // A non-interactive harness gets its own process group, so that its child processes can be killed with it. A harness that
+  // reads the terminal must stay in the foreground process group.
+  const isDetached = harness.stdin !== undefined
   const child = spawn(file, args, {
     cwd: harness.cwd,
     env: { ...harness.env },
-    detached: isAlone,
-    stdio: [isAlone ? 'pipe' : 'inherit', options.stdout === 'inherit' ? 'inherit' : 2, 'inherit'],
+    detached: isDetached,
+    stdio: [isDetached ? 'pipe' : 'inherit', options.stdout === 'inherit' ? 'inherit' : 2, 'inherit'],
   })
-  // It may end without having read all of its input.
+  // The harness may exit before it has read all its input.
   child.stdin?.on('error', () => {})
   child.stdin?.end(harness.stdin)
-  const stop = (): void => stopChild(child, isAlone)
+  const stop = (): void => stopChild(child, isDetached)
   options.signal.addEventListener('abort', stop)
   if (options.signal.aborted) stop()
   try {
     return await new Promise<number>((resolve, reject) => {
       child.once('error', (error: NodeJS.ErrnoException) => {
-        const hint = error.code === 'ENOENT' ? 'there is no such program in PATH' : error.message
+        const hint = error.code === 'ENOENT' ? 'the program is not in PATH' : error.message
         reject(new RolloutError('harness.not-found', `Cannot start "${file}": ${hint}.`, { cause: error }))
       })
-      // As shells report it: a program ended by signal n exits with 128 + n.
+      // Like a shell, report 128 + n for a program that signal n ended.
       child.once('exit', (code, signal) => resolve(code ?? 128 + (signal === null ? 0 : constants.signals[signal])))
     })
   } finally {
     options.signal.removeEventListener('abort', stop)
-    if (isAlone) signalTo(child, 'SIGKILL', isAlone)
+    if (isDetached) signalTo(child, 'SIGKILL', isDetached)
   }
 }
 
-/** Asks first; a harness that does not listen is ended. */
+/** Sends SIGTERM, and SIGKILL after 5 s. */
 function stopChild(child: ChildProcess, isGroup: boolean): void {
   signalTo(child, 'SIGTERM', isGroup)
   setTimeout(() => signalTo(child, 'SIGKILL', isGroup), 5000).unref()

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { Config } from '../config/config.ts'
 import { readGitCredentials } from './runtime-settings.ts'
 
-test('credentials for checkouts are read from where the configuration says they are', async () => {
+test('readGitCredentials() loads tokens from the configured files and variables', async () => {
   const config = Config.parse({
     node: {
       checkouts: {

@@ -17,10 +17,10 @@ export const RUNTIMES_CONFIG_FLAG = {
   type: 'string',
   hint: 'FILE',
   description:
-    'Settings of which node.runtime, node.runtimes and node.checkouts are read (default: POLAR_CONFIG, else polar.yaml)',
+    'Config file, for node.runtime, node.runtimes and node.checkouts (default: POLAR_CONFIG, else polar.yaml)',
 } as const
 
-/** `node.runtimes` of a configuration, with the passwords that it names. */
+/** Reads `node.runtimes`, and loads its passwords. */
 export function readRuntimeSettings({ node }: Config, env: Environment): Promise<RuntimeSettings> {
   return toRuntimeSettings(node.runtimes, async (login) => {
     const source = { file: login.password_file, env: login.password_env }
@@ -28,7 +28,7 @@ export function readRuntimeSettings({ node }: Config, env: Environment): Promise
   })
 }
 
-/** `node.checkouts.credentials` of a configuration, with the tokens that it names. */
+/** Reads `node.checkouts.credentials`, and loads its tokens. */
 export function readGitCredentials({ node }: Config, env: Environment): Promise<GitCredential[]> {
   return Promise.all(
     node.checkouts.credentials.map(async (entry, index): Promise<GitCredential> => {
@@ -41,7 +41,7 @@ export function readGitCredentials({ node }: Config, env: Environment): Promise<
   )
 }
 
-/** What commands without a server take from the configuration file. */
+/** Loads the settings that commands without a server use. */
 export async function loadRuntimeSettings(
   env: Environment,
   file?: string,
@@ -51,7 +51,7 @@ export async function loadRuntimeSettings(
   gitCredentials: GitCredential[]
   sandboxMemoryMb: number | undefined
 }> {
-  const { config } = await loadConfig({ env, ...(file === undefined ? {} : { file }) })
+  const { config } = await loadConfig({ env, file })
   return {
     runtime: config.node.runtime,
     runtimes: await readRuntimeSettings(config, env),
@@ -60,7 +60,7 @@ export async function loadRuntimeSettings(
   }
 }
 
-/** The settings of one runtime, with the bwrap program that this machine has or fetches. */
+/** Completes the settings of bubblewrap with the path of its program, which is downloaded if necessary. */
 export async function completeSettings(
   kind: string,
   settings: Readonly<Record<string, unknown>>,
@@ -71,14 +71,14 @@ export async function completeSettings(
   return { ...settings, program }
 }
 
-/** Throws `runtime.unavailable` when there is no bwrap and none can be fetched. */
+/** Throws `runtime.unavailable` if bwrap is neither installed nor downloadable. */
 export function locateBubblewrap(
   settings: Readonly<Record<string, unknown>>,
   env: Environment,
 ): Promise<FoundBubblewrap> {
   const { program } = settings
   return findBubblewrap({
-    ...(typeof program === 'string' ? { configured: program } : {}),
+    configured: typeof program === 'string' ? program : undefined,
     cache: join(env['XDG_CACHE_HOME'] || join(homedir(), '.cache'), 'polar'),
     platform: `${process.platform}-${process.arch}`,
     path: `${env['PATH'] ?? ''}:${HOST_PATH}`,

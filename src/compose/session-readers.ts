@@ -3,12 +3,12 @@ import type { BuildOptions } from '../trajectory/build-session.ts'
 import { createRequestReader } from './read-request.ts'
 import { isTiny, loadTinyVocabulary, loadVocabulary } from './token-decoder.ts'
 
-/** How the requests of each session are read, and its prompt tokens told apart. `tokenizer` is a folder. */
+/** Returns the readers of a session: of its requests, and of its prompt tokens. `tokenizer` is a folder. */
 export async function loadSessionReaders(tokenizer?: string): Promise<NonNullable<BuildOptions['forSession']>> {
-  const given = tokenizer === undefined ? undefined : await loadVocabulary(tokenizer)
+  const chosen = tokenizer === undefined ? undefined : await loadVocabulary(tokenizer)
   const tiny = await loadTinyVocabulary()
   return (session) => {
     const reader = createRequestReader(session)
-    return { reader, attribute: createAttribution(given ?? (isTiny(session) ? tiny : undefined), reader) }
+    return { reader, attribute: createAttribution(chosen ?? (isTiny(session) ? tiny : undefined), reader) }
   }
 }

@@ -3,15 +3,14 @@ import { errnoOf } from '../lib/fs/errno.ts'
 import { endFaultScope } from '../lib/async/fault-scope.ts'
 
 /**
- * For programs that serve others: an error that nothing caught is logged with its stack and ends the connection or the
- * session that it belongs to. The process goes on. `onBroken`: called when the error says that the process has no memory
- * left.
+ * Keeps a server process alive: an uncaught error is logged with its stack and ends the connection or the session that it
+ * belongs to. `onBroken` is called for a failed memory allocation.
  */
 export function surviveErrors(logger: Logger, { onBroken }: { onBroken?: () => void } = {}): Disposable {
-  // Also called for rejections that nothing handled: without a listener of their own, Node raises them as errors.
+  // Also called for unhandled rejections, which Node raises as errors if they have no listener.
   const onError = (error: unknown, origin: string): void => {
     const hasEnded = endScope(error, logger)
-    logger.error({ err: error, origin, hasEnded }, 'error that nothing caught; the process goes on')
+    logger.error({ err: error, origin, hasEnded }, 'uncaught error; the process continues')
     if (isOutOfMemory(error)) onBroken?.()
   }
   process.on('uncaughtException', onError)
@@ -22,7 +21,7 @@ function endScope(error: unknown, logger: Logger): boolean {
   try {
     return endFaultScope(error)
   } catch (failure) {
-    // An error that is thrown here would end the process.
+    // An error thrown here would end the process.
     logger.error({ err: failure }, 'connection or session could not be ended')
     return false
   }

@@ -8,7 +8,7 @@ export async function loadTinyEngine(): Promise<typeof TinyEngine> {
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'ERR_MODULE_NOT_FOUND') throw error
     const message =
-      'The tiny engine is not installed. Install it with "npm install @polar-rl/tiny-engine", or give the URL of an engine.'
+      'The tiny engine is not installed. Install it with "npm install @polar-rl/tiny-engine", or use another engine with --engine-url.'
     throw new RolloutError('config.invalid', message, { cause: error })
   }
 }

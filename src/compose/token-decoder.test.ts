@@ -16,7 +16,7 @@ beforeAll(async () => {
 afterAll(() => rm(dir, { recursive: true, force: true }))
 
 describe('loadVocabulary()', () => {
-  test('gives the bytes the tokenizer gives, for every id', async () => {
+  test('returns the bytes of the tokenizer for every id', async () => {
     const [vocabulary, tokenizer] = await Promise.all([
       loadVocabulary(embeddedModelFolder()),
       loadTokenizer(embeddedModelFolder()),
@@ -28,7 +28,7 @@ describe('loadVocabulary()', () => {
     expect(vocabulary.bytesOf(tokenizer.vocabularySize)).toBeUndefined()
   })
 
-  test('reads SentencePiece’s spelling: spaces, bytes, lists with scores', () => {
+  test('reads SentencePiece vocabularies: spaces, bytes, lists with scores', () => {
     const { bytesOf, isSpecial } = toVocabulary({
       added_tokens: [{ id: 3, content: '</s>', special: true }],
       model: {
@@ -45,7 +45,7 @@ describe('loadVocabulary()', () => {
     expect([isSpecial(2), isSpecial(3)]).toEqual([false, true])
   })
 
-  test('says what is wrong with a folder', async () => {
+  test('names the problem of a folder', async () => {
     await expect(loadVocabulary(join(dir, 'none'))).rejects.toThrow(/tokenizer\.json cannot be read: ENOENT/)
     await writeFile(join(dir, 'tokenizer.json'), '{"model": {}}')
     await expect(loadVocabulary(dir)).rejects.toMatchObject({ code: 'config.invalid' })
@@ -53,17 +53,17 @@ describe('loadVocabulary()', () => {
 })
 
 describe('openTokenSource()', () => {
-  test('knows the tiny model’s tokens without being told, and no other’s', async () => {
+  test('opens the built-in tokenizer for sessions of the tiny engine only', async () => {
     const source = await openTokenSource(tiny, {})
     expect(visibleText(Int32Array.of(1, 2), source?.whole)).toBe('<|im_start|><|im_end|>')
     expect(await openTokenSource({ origin: { engine: { kind: 'vllm' } } }, {})).toBeUndefined()
   })
 
-  test('asks a running engine, once for each id', async () => {
+  test('queries a running engine once for each id', async () => {
     await using engine = await startEngine({ script: 'default: { text: x }' })
     const tokenizer = await loadTokenizer(embeddedModelFolder())
     const ids = tokenizer.encode('Hello, hello 你好!\n')
-    const source = await openTokenSource({ origin: {} }, { upstream: engine.url })
+    const source = await openTokenSource({ origin: {} }, { engine: { url: engine.url } })
     expect(source?.whole).toBeUndefined()
     const decoder = await source!.load(ids)
     expect(visibleText(ids, decoder)).toBe(String.raw`Hello, hello 你好!\n`)
@@ -88,7 +88,7 @@ describe('visibleText()', () => {
     expect(visibleText(Int32Array.of(7, 8), undefined)).toBe(' 7 8')
   })
 
-  test('widths are those of a terminal', () => {
+  test('computes widths as a terminal does', () => {
     expect([widthOf('abc'), widthOf('你好'), widthOf('e\u0301'), widthOf('🐙')]).toEqual([3, 4, 1, 2])
   })
 })

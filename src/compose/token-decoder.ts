@@ -16,37 +16,39 @@ export const TOKENIZER_FLAG = {
 export interface DecoderChoice {
   /** Folder with a `tokenizer.json`. */
   tokenizer?: string
-  /** A running engine that can be asked what ids stand for. */
-  upstream?: string
-  upstreamKey?: string
+  /** A running engine that returns the text of token ids. */
+  engine?: { url?: string; key?: string }
 }
 
-/** Where the text of a session's tokens comes from. */
+/** Source of the text of a session's tokens. */
 export interface TokenSource {
-  /** Knows every id; absent where an engine has to be asked about each. */
+  /** Decodes every id; absent for an engine, which is queried for each id. */
   whole?: TokenDecoder
-  /** Knows at least these ids. */
+  /** Returns a decoder of at least these ids. */
   load(ids: Iterable<number>): Promise<TokenDecoder>
 }
 
-/** What the flags name, else the tiny model's own tokenizer for its sessions; undefined: ids are all there is. */
+/**
+ * Opens the chosen tokenizer or engine; without a choice, the built-in tokenizer for sessions of the tiny engine. Undefined if
+ * only ids can be shown.
+ */
 export async function openTokenSource(
   session: Pick<SessionRecord, 'origin'>,
   choice: DecoderChoice,
 ): Promise<TokenSource | undefined> {
   if (choice.tokenizer !== undefined) return wholeSource(await loadVocabulary(choice.tokenizer))
-  if (choice.upstream !== undefined) return upstreamSource(choice.upstream, choice.upstreamKey)
+  if (choice.engine?.url !== undefined) return engineSource(choice.engine.url, choice.engine.key)
   const tiny = isTiny(session) ? await loadTinyVocabulary() : undefined
   return tiny === undefined ? undefined : wholeSource(tiny)
 }
 
-/** Undefined where the tiny engine is not installed: its sessions then show ids only. */
+/** Undefined if the tiny engine is not installed. */
 export async function loadTinyVocabulary(): Promise<TokenDecoder | undefined> {
   const engine = await loadTinyEngine().catch(() => undefined)
   return engine === undefined ? undefined : loadVocabulary(engine.embeddedModelFolder())
 }
 
-/** Whether the tiny engine answered in this session, so that its tokenizer and template are at hand. */
+/** Whether the tiny engine, whose tokenizer and template are built in, answered the calls of this session. */
 export function isTiny({ origin }: Pick<SessionRecord, 'origin'>): boolean {
   return (origin['engine'] as { kind?: string } | undefined)?.kind === 'tiny'
 }
@@ -67,7 +69,7 @@ const TokenizerFile = z.looseObject({
   }),
 })
 
-/** The bytes of every token of a `tokenizer.json`. Throws `config.invalid`. */
+/** Loads the bytes of every token from `tokenizer.json`. Throws `config.invalid`. */
 export async function loadVocabulary(folder: string): Promise<TokenDecoder> {
   const path = join(folder, 'tokenizer.json')
   try {
@@ -104,7 +106,7 @@ function byteLevelBytes(): (name: string) => Uint8Array {
   }
 }
 
-/** As SentencePiece spells: `▁` for a space, `<0xE4>` for a byte. */
+/** SentencePiece writes `▁` for a space and `<0xE4>` for a byte. */
 function spacedBytes(name: string): Uint8Array {
   const byte = /^<0x([0-9A-F]{2})>$/.exec(name)?.[1]
   return byte === undefined ? Buffer.from(name.replaceAll('▁', ' ')) : Uint8Array.of(Number.parseInt(byte, 16))
@@ -112,32 +114,32 @@ function spacedBytes(name: string): Uint8Array {
 
 // --- a running engine ------------------------------------------------------------------------------------------------
 
-/** vLLM's word for it, SGLang's and llama.cpp's. */
+/** The field is `prompt` in vLLM, `text` in SGLang and `content` in llama.cpp. */
 const Detokenised = z
   .looseObject({ prompt: z.string().optional(), text: z.string().optional(), content: z.string().optional() })
   .transform(({ prompt, text, content }) => prompt ?? text ?? content)
 
-const AT_ONCE = 8
-const PATIENCE_MS = 30_000
+const MAX_CONCURRENT_REQUESTS = 8
+const TIMEOUT_MS = 30_000
 
 /**
- * Asks for one token at a time: several together would come back as one text that nobody can cut up again. Half characters
- * come back as U+FFFD, and some tokenizers leave out a space in front; for reading that will do.
+ * Sends one token per request: the text of several tokens could not be split again. An engine returns U+FFFD for part of a
+ * character, and some tokenizers omit a leading space; for display this is accurate enough.
  */
-function upstreamSource(baseUrl: string, apiKey: string | undefined): TokenSource {
+function engineSource(baseUrl: string, apiKey: string | undefined): TokenSource {
   if (!URL.canParse(baseUrl)) {
-    throw new RolloutError('config.invalid', `--upstream must be an http or https URL, not "${baseUrl}".`)
+    throw new RolloutError('config.invalid', `--engine-url must be an http or https URL, not "${baseUrl}".`)
   }
   const known = new Map<number, Uint8Array>()
   const decoder: TokenDecoder = { bytesOf: (id) => known.get(id), isSpecial: () => false }
   return {
     async load(ids) {
       const missing = [...new Set(ids)].filter((id) => !known.has(id))
-      await using http = new EngineHttp({ baseUrl, ...(apiKey === undefined ? {} : { apiKey }) })
-      const signal = AbortSignal.timeout(PATIENCE_MS)
-      for (let from = 0; from < missing.length; from += AT_ONCE) {
+      await using http = new EngineHttp({ baseUrl, apiKey })
+      const signal = AbortSignal.timeout(TIMEOUT_MS)
+      for (let from = 0; from < missing.length; from += MAX_CONCURRENT_REQUESTS) {
         await Promise.all(
-          missing.slice(from, from + AT_ONCE).map(async (id) => {
+          missing.slice(from, from + MAX_CONCURRENT_REQUESTS).map(async (id) => {
             const body = JSON.stringify({ tokens: [id], skip_special_tokens: false })
             const text = await http.query('/detokenize', Detokenised, { body, signal })
             if (text !== undefined) known.set(id, Buffer.from(text))

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 
-/** From the package itself, which lies two folders up both in the sources and in the build. */
+/** Reads package.json, which is two folders up both in the sources and in the build. */
 export function readVersion(): string {
   const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
   return (JSON.parse(text) as { version: string }).version

@@ -5,17 +5,17 @@ import { isTree } from '../lib/fs/merge-trees.ts'
 import { errnoOf } from '../lib/fs/errno.ts'
 import { RolloutError } from '../model/failure.ts'
 
-/** `polar.yaml` as it was read: what it says, and on which line. */
+/** A parsed config file, with the line of each value. */
 export interface ConfigFile {
   path: string
-  /** How messages call it. */
+  /** Name for messages: the path, relative if the file is below the working directory. */
   name: string
   tree: Readonly<Record<string, unknown>>
-  /** Of the value at a path, or of the nearest thing around it. */
+  /** Returns the line of the value at a path, or of its nearest parent that exists. */
   lineOf(path: readonly PropertyKey[]): number
 }
 
-/** Undefined: there is none. Throws `config.invalid` with every place that is not YAML. */
+/** Undefined if the file does not exist. Throws `config.invalid` with all syntax errors. */
 export async function loadConfigFile(path: string, cwd: string): Promise<ConfigFile | undefined> {
   let text: string
   try {
@@ -37,7 +37,7 @@ function parseConfigFile(path: string, text: string, name: string): ConfigFile {
   }
   const value = toPlain(name, document)
   if (value != null && !isTree(value))
-    throw new RolloutError('config.invalid', `${name}: must have sections such as "server:", and has none.`)
+    throw new RolloutError('config.invalid', `${name}: must have sections such as "server:", but has none.`)
   return {
     path,
     name,
@@ -54,14 +54,14 @@ function toPlain(name: string, document: Document): unknown {
   }
 }
 
-/** A key with nothing behind it says nothing: its lines may all be comments for now. */
+/** Drops keys without a value, such as a section whose lines are all commented out. */
 function withoutNulls(value: unknown): unknown {
   if (!isTree(value)) return value
-  const said = Object.entries(value).filter(([, inner]) => inner !== null)
-  return Object.fromEntries(said.map(([key, inner]) => [key, withoutNulls(inner)]))
+  const set = Object.entries(value).filter(([, inner]) => inner !== null)
+  return Object.fromEntries(set.map(([key, inner]) => [key, withoutNulls(inner)]))
 }
 
-/** Where the key stands, or the item of a list; as far as the path can be followed. */
+/** Returns the offset of a key or list item, or of its nearest parent that exists. */
 function offsetOf(document: Document, path: readonly PropertyKey[]): number {
   let node: unknown = document.contents
   let offset = document.contents?.range?.[0] ?? 0

@@ -5,23 +5,21 @@ import { Path } from './fields.ts'
 import { NodeSection } from './node-section.ts'
 import { ServerSection } from './server-section.ts'
 
-/** `polar.yaml`: everything an operator may say, for all commands. One file serves all machines of a site. */
+/** Schema of `polar.yaml`: the settings of all commands. One file can serve all machines of a site. */
 export const Config = z.strictObject({
-  data: Path.default('.polar/up').describe(
-    'Folder of everything that is kept: database, results, tokens, sessions of nodes',
-  ),
+  data: Path.default('.polar/up').describe('Data folder: database, results, tokens, sessions of nodes'),
   log: z
     .enum(['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'])
     .default('warn')
-    .describe('What is logged, to standard error, as lines of JSON'),
-  server: ServerSection.prefault({}).describe('The rollout server: tasks in, results out'),
+    .describe('Level of the log, which goes to standard error as JSON lines'),
+  server: ServerSection.prefault({}).describe('The rollout server'),
   node: NodeSection.prefault({}).describe('A machine that runs sessions'),
-  engine: EngineSection.prefault({}).describe('What answers the model calls of sessions'),
-  cluster: ClusterSection.prefault({}).describe('How nodes are started on many machines'),
+  engine: EngineSection.prefault({}).describe('The inference engine that answers the model calls of sessions'),
+  cluster: ClusterSection.prefault({}).describe('Nodes on many machines'),
 })
 export type Config = z.output<typeof Config>
 
-/** Ways to say the same. Whoever says one of them in a better place takes back the others. */
+/** Keys that exclude each other. A source of higher precedence that sets one key of a group unsets the others. */
 export const ALTERNATIVES: readonly (readonly string[])[] = [
   ['server.database', 'server.database_file', 'server.database_env'],
   ['server.callbacks.secret_file', 'server.callbacks.secret_env'],

@@ -3,7 +3,7 @@ import { upstreams } from '../gateway/upstreams/index.ts'
 import { SESSION_MEMORY_MB } from '../model/session.ts'
 import { atMostOne, Path, secret } from './fields.ts'
 
-/** What answers model calls, for `polar node` and `polar up`. */
+/** The engine of `polar node` and `polar up`. */
 export const EngineSection = z
   .strictObject({
     url: z
@@ -11,35 +11,40 @@ export const EngineSection = z
       .regex(/^https?:\/\/[^\s/?#]+\S*(?:\s*,\s*https?:\/\/[^\s/?#]+\S*)*$/, 'must be http or https URLs')
       .optional()
       .meta({ isSensitive: true })
-      .describe('A running engine, or replicas of one with commas between them; absent: a tiny one is started'),
+      .describe('URL of the engine, or URLs of its replicas separated by commas; absent: the tiny engine is started'),
     kind: z
       .enum(['auto', ...upstreams.kinds])
       .default('auto')
-      .describe('What listens there; auto asks it'),
+      .describe('Kind of the engine at `url`; `auto` detects it'),
     module: Path.optional().describe(
-      'Module that exports `upstream`, for an engine of another kind; replaces `kind`, and needs `url`',
+      'Module that exports `upstream`, for an engine of another kind; replaces `kind`, and requires `url`',
     ),
-    model: z.string().min(1).optional().describe('Model to ask for; absent: the first it serves'),
-    ...secret('key', 'its API key'),
-    script: Path.optional().describe('YAML of turns for the tiny engine to play'),
+    model: z.string().min(1).optional().describe('Model to request; absent: the first that the engine serves'),
+    ...secret('key', 'the API key of the engine'),
+    script: Path.optional().describe('YAML file of turns that the tiny engine replays'),
     context: z
       .int()
       .min(1024)
       .max(100_000_000)
       .optional()
-      .describe('Context size harnesses are told, in tokens; absent: what the engine says'),
+      .describe('Context size in tokens that harnesses are configured with; absent: the limit of the engine'),
     images: z.boolean().default(false).describe('The model reads images'),
     continuation: z
       .enum(['template', 'preserve', 'off'])
       .default('template')
-      .describe('Whether prompts go on token by token, and what of reasoning the template drops'),
+      .describe(
+        'Continue prompts token by token: drop reasoning as the chat template does (`template`), keep it (`preserve`), or render every prompt anew (`off`)',
+      ),
     session_memory_mb: z
       .int()
       .min(1)
       .max(65_536)
       .default(SESSION_MEMORY_MB)
       .describe('Memory limit of the gateway for the conversations of one session, in MB'),
-    quirks: z.array(Path).default([]).describe('Files of rules against bytes that change from call to call'),
+    quirks: z
+      .array(Path)
+      .default([])
+      .describe('Rule files that normalise bytes of requests that change from call to call'),
   })
   .refine(...atMostOne('key_file', 'key_env'))
   .refine(...atMostOne('url', 'script'))

@@ -1,13 +1,13 @@
 import type { ConfigSchema, Field } from './list-fields.ts'
 
-/** One value from outside the file, and where from. */
+/** A value from a flag or the environment, with its origin. */
 export interface Setting {
   path: string
   value: unknown
   origin: { kind: 'flag' | 'environment'; name: string }
 }
 
-/** Variables that have names of their own. The secret ones are noted by name: what is in them goes nowhere near a config. */
+/** Variables whose names do not follow from their paths. For secrets the config holds the name of the variable, not its value. */
 const NAMED: readonly { variable: string; paths: readonly string[]; isSecret: boolean }[] = [
   { variable: 'POLAR_SERVER_URL', paths: ['server.url', 'node.server'], isSecret: false },
   { variable: 'POLAR_TOKEN', paths: ['node.token_env'], isSecret: true },
@@ -17,12 +17,12 @@ const NAMED: readonly { variable: string; paths: readonly string[]; isSecret: bo
   { variable: 'POLAR_HARNESS_DIR', paths: ['node.harness_dir'], isSecret: false },
 ]
 
-/** `server.lease_seconds` is `POLAR_SERVER_LEASE_SECONDS`. */
+/** Returns the variable of a path: `POLAR_SERVER_LEASE_SECONDS` for `server.lease_seconds`. */
 export function variableOf(path: string): string {
   return NAMED.find(({ paths }) => paths.includes(path))?.variable ?? `POLAR_${path.replaceAll('.', '_').toUpperCase()}`
 }
 
-/** Whether one variable can hold it: a word, a number, yes or no, or words with commas between them. */
+/** Whether a variable can hold the field: a string, a number, a boolean, or a list of strings separated by commas. */
 function isForEnvironment({ path, schema }: Field): boolean {
   if (path.startsWith('node.runtimes.')) return false
   return ['string', 'number', 'integer', 'boolean'].includes(schema.type ?? '') || schema.items?.type === 'string'
@@ -50,10 +50,10 @@ export function readEnvironment(
     settings.push({ path: field.path, value: fromText(text, field.schema), origin: { kind: 'environment', name } })
   }
   const strays = Object.keys(env).filter((name) => isStray(name, known))
-  return { settings, warnings: strays.map((name) => `${name} is set, but there is no such setting; it does nothing.`) }
+  return { settings, warnings: strays.map((name) => `${name} is set but is not a setting; it is ignored.`) }
 }
 
-/** Words as the schema wants them; what cannot be one stays as it is, for the schema to refuse. */
+/** Converts text to the type of the schema. Text that cannot be converted is returned unchanged, and the schema rejects it. */
 export function fromText(text: string, schema: ConfigSchema | undefined): unknown {
   if (schema?.type === 'number' || schema?.type === 'integer')
     return text.trim() !== '' && Number.isFinite(Number(text)) ? Number(text) : text
@@ -72,7 +72,7 @@ function isStray(name: string, known: ReadonlySet<string>): boolean {
   return SECTION.test(name) && !known.has(name) && !/_SERVICE_(?:HOST|PORT)|_PORT_\d+_/.test(name)
 }
 
-/** Kubernetes gives pods POLAR_SERVER_PORT=tcp://10.0.0.1:8080 for a service that is called polar-server. */
+/** Kubernetes sets POLAR_SERVER_PORT=tcp://10.0.0.1:8080 in pods if a service is named polar-server. */
 function isServiceLink(name: string, text: string): boolean {
   return name.endsWith('_PORT') && /^(?:tcp|udp|sctp):\/\//.test(text)
 }

@@ -4,7 +4,7 @@ import { type ConfigSchema, schemaAt } from './list-fields.ts'
 
 type Issue = z.core.$ZodIssue
 
-/** What is wrong, in words, at which path. One issue may be several: each unknown key is one. */
+/** Describes an issue of the schema, with its path. Each unknown key is a problem of its own. */
 export function explainIssue(
   issue: Issue,
   valueAt: (path: readonly PropertyKey[]) => unknown,
@@ -18,8 +18,8 @@ export function explainIssue(
   const about = schemaAt(schema, path)
   const value = valueAt(path)
   const isNamed = issue.code === 'custom' || about?.isSensitive
-  const given = value === undefined ? ', and is missing' : isNamed ? '' : `, not ${show(value)}`
-  return [{ path, problem: `${expectation(issue, about)}${given}` }]
+  const actual = value === undefined ? ', but is missing' : isNamed ? '' : `, not ${show(value)}`
+  return [{ path, problem: `${expectation(issue, about)}${actual}` }]
 }
 
 function expectation(issue: Issue, about: ConfigSchema | undefined): string {
@@ -41,7 +41,7 @@ function expectation(issue: Issue, about: ConfigSchema | undefined): string {
     case 'invalid_element':
       return ownWords(issue.message)
     case 'unrecognized_keys':
-      return 'has keys that are not known'
+      return 'has unknown keys'
   }
 }
 
@@ -52,9 +52,9 @@ function sizeOf(issue: Extract<Issue, { code: 'too_small' | 'too_big' }>): strin
     : `must have ${size} ${issue.origin === 'string' ? 'characters' : 'entries'}`
 }
 
-/** Our own messages begin with what must be; the library's do not. */
+/** Messages of our schemas are phrases that begin with a verb; messages of zod are not. */
 function ownWords(message: string): string {
-  return /^(?:must|takes|needs)/.test(message) ? message : `is not what it should be (${message.toLowerCase()})`
+  return /^(?:must|takes|needs)/.test(message) ? message : `is not valid (${message.toLowerCase()})`
 }
 
 function range({ type, minimum, maximum }: ConfigSchema): string {
@@ -76,12 +76,13 @@ const NOUNS: Readonly<Record<string, string>> = {
   record: 'a section with keys of its own',
 }
 
-/** Whoever writes a secret into the file is told where it belongs, and not shown it. */
+/** For a secret in the file, names the keys to use instead, and does not print the secret. */
 function explainKey(key: string, known: readonly string[]): string {
-  if (known.includes(`${key}_env`)) return `unknown key; secrets stay out of this file: use ${key}_file or ${key}_env`
+  if (known.includes(`${key}_env`))
+    return `unknown key; the file must not contain secrets: use ${key}_file or ${key}_env`
   const near = nearest(key, known)
   if (near !== undefined) return `unknown key; did you mean "${near}"?`
-  return known.length === 0 ? 'unknown key' : `unknown key; there are ${known.join(', ')}`
+  return known.length === 0 ? 'unknown key' : `unknown key; known keys: ${known.join(', ')}`
 }
 
 function show(value: unknown): string {
@@ -91,25 +92,26 @@ function show(value: unknown): string {
   return redactUrls(text.length > 60 ? `${text.slice(0, 57)}…"` : text)
 }
 
-/** The known word that takes the fewest slips to become the given one, if few. */
+/** Returns the known word with the smallest edit distance, if it is small. */
 export function nearest(word: string, known: readonly string[]): string | undefined {
   const plain = (text: string): string => text.toLowerCase().replaceAll(/[^a-z0-9]/g, '')
-  const scored = known.map((candidate) => ({ candidate, slips: slipsBetween(plain(word), plain(candidate)) }))
-  const [best] = scored.sort((a, b) => a.slips - b.slips)
-  return best !== undefined && best.slips <= Math.max(1, Math.floor(word.length / 3)) ? best.candidate : undefined
+  const scored = known.map((candidate) => ({ candidate, distance: editDistance(plain(word), plain(candidate)) }))
+  const [best] = scored.sort((a, b) => a.distance - b.distance)
+  return best !== undefined && best.distance <= Math.max(1, Math.floor(word.length / 3)) ? best.candidate : undefined
 }
 
-/** Letters left out, put in, changed, or swapped with their neighbour. */
-function slipsBetween(a: string, b: string): number {
+/** Edit distance with transpositions of adjacent letters. */
+function editDistance(a: string, b: string): number {
   let before: number[] = []
   let row = Array.from({ length: b.length + 1 }, (_, j) => j)
   for (let i = 1; i <= a.length; i++) {
     const next = [i]
     for (let j = 1; j <= b.length; j++) {
       const isSame = a[i - 1] === b[j - 1]
-      let slips = Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + (isSame ? 0 : 1))
-      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) slips = Math.min(slips, before[j - 2]! + 1)
-      next.push(slips)
+      let distance = Math.min(row[j]! + 1, next[j - 1]! + 1, row[j - 1]! + (isSame ? 0 : 1))
+      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1])
+        distance = Math.min(distance, before[j - 2]! + 1)
+      next.push(distance)
     }
     before = row
     row = next

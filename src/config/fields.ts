@@ -1,21 +1,21 @@
 import * as z from 'zod'
 
-/** Of this machine. Relative ones are meant from where the file is that says so; `~/` is the home folder. */
+/** Path on this machine. A relative path starts at the folder of the config file; `~/` is the HOME directory. */
 export const Path = z.string().min(1).meta({ format: 'path' })
 
-/** May carry a password, so nothing repeats it as it stands. */
+/** May contain a password, so it is redacted in all output. */
 export const HttpUrl = z
   .string()
   .regex(/^https?:\/\/[^\s/?#]+[^\s]*$/, 'must be an http or https URL')
   .meta({ format: 'uri' })
 
-/** Capitals only, so that a secret that was put here by mistake is noticed; it is not shown then, either. */
+/** Capitals only, so that a secret entered by mistake is rejected; the rejection does not print it. */
 const EnvName = z
   .string()
-  .regex(/^[A-Z_][A-Z0-9_]*$/, 'must be the name of an environment variable, in capitals, not what is in it')
+  .regex(/^[A-Z_][A-Z0-9_]*$/, 'must be the name of an environment variable in capitals, not its value')
   .meta({ isSensitive: true })
 
-/** Reaches file names and log lines. */
+/** Used in file names and log lines. */
 export const Name = z
   .string()
   .regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be 1-64 letters, digits, "_", "." or "-", a letter or digit first')
@@ -23,18 +23,18 @@ export const Name = z
 export const Seconds = z.number().positive()
 
 /**
- * The two ways to give a secret. It is never written into the file itself, so the file can be shared, printed and kept in
- * a repository.
+ * Two fields that name the source of a secret. The config file never contains the secret, so it can be shared, printed and
+ * committed.
  */
 export function secret<const N extends string>(name: N, what: string) {
-  const file = Path.optional().describe(`File with ${what}; white space around it is left out`)
+  const file = Path.optional().describe(`File with ${what}; surrounding white space is ignored`)
   const env = EnvName.optional().describe(`Environment variable with ${what}`)
   return { [`${name}_file`]: file, [`${name}_env`]: env } as {
     [K in `${N}_file`]: typeof file
   } & { [K in `${N}_env`]: typeof env }
 }
 
-/** For `refine`: that at most one of these keys is there. */
+/** Arguments for `refine`: at most one of these keys is set. */
 export function atMostOne(...names: readonly string[]) {
   return [
     (value: object) => names.filter((name) => (value as Record<string, unknown>)[name] !== undefined).length <= 1,
@@ -42,7 +42,7 @@ export function atMostOne(...names: readonly string[]) {
   ] as const
 }
 
-/** For `refine`: that one of these keys is there, and only one. */
+/** Arguments for `refine`: exactly one of these keys is set. */
 export function exactlyOne(...names: readonly string[]) {
   return [
     (value: object) => names.filter((name) => (value as Record<string, unknown>)[name] !== undefined).length === 1,

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import { Config } from './config.ts'
 
-/** As much of JSON Schema as ours has. */
+/** The part of JSON Schema that the config schema uses. */
 export interface ConfigSchema {
   type?: string
   format?: string
@@ -17,25 +17,25 @@ export interface ConfigSchema {
   items?: ConfigSchema
   prefixItems?: readonly ConfigSchema[]
   anyOf?: readonly ConfigSchema[]
-  /** Ours: its value may contain a password. */
+  /** Not part of JSON Schema: the value may contain a password. */
   isSensitive?: boolean
 }
 
-/** One thing that can be said in the file. */
+/** A leaf of the config file. */
 export interface Field {
-  /** With dots: `server.port`. */
+  /** Keys joined by dots: `server.port`. */
   path: string
   schema: ConfigSchema
 }
 
-/** For editors, and for us to read: what may be written, before defaults are filled in. The conversion runs once per process. */
+/** JSON Schema of the file's contents, before defaults apply. The conversion runs once per process. */
 export function toJsonSchema(): ConfigSchema {
   return (converted ??= z.toJSONSchema(Config, { io: 'input' }) as ConfigSchema)
 }
 
 let converted: ConfigSchema | undefined
 
-/** All fields that are no sections, in the order of the schema. A list, or a map with names of the user's, is one field. */
+/** Lists all fields in the order of the schema. A list, or a map with free keys, is one field. */
 export function listFields(schema: ConfigSchema = toJsonSchema(), prefix = ''): Field[] {
   return Object.entries(schema.properties ?? {}).flatMap(([key, inner]) => {
     const path = prefix === '' ? key : `${prefix}.${key}`
@@ -43,7 +43,7 @@ export function listFields(schema: ConfigSchema = toJsonSchema(), prefix = ''): 
   })
 }
 
-/** What the schema says of the value at a path, list items and map entries included; undefined for a path it does not know. */
+/** Returns the schema of the value at a path, including list items and map entries; undefined for an unknown path. */
 export function schemaAt(schema: ConfigSchema, path: readonly PropertyKey[]): ConfigSchema | undefined {
   let found: ConfigSchema | undefined = schema
   for (const key of path) {

@@ -62,7 +62,7 @@ function put(tree: Record<string, unknown>, path: string, value: unknown): void 
   inner[last] = value
 }
 
-test('flag, environment, file, default: for any field said in any of these places, the first counts and is named', async () => {
+test('loadConfig() applies flag, environment, file and default in this order to every field, and records the origin', async () => {
   const { config: defaults } = await loadConfig({ env: {}, cwd: dir })
   const places = fc.record(
     Object.fromEntries(
@@ -95,8 +95,8 @@ test('flag, environment, file, default: for any field said in any of these place
   )
 })
 
-describe('what is wrong', () => {
-  test('is said all at once, with the line it stands on, and with what was expected', async () => {
+describe('loadConfig() with an invalid configuration', () => {
+  test('reports all problems with their lines and the expected values', async () => {
     const text = `# a site
 server:
   prot: 80
@@ -128,7 +128,7 @@ engine:
     ])
   })
 
-  test('a flag and a variable are called by their names', async () => {
+  test('names the flag or the variable that holds the value', async () => {
     const problems = await problemsOf('', {
       env: { POLAR_SERVER_OPEN: 'perhaps' },
       flags: [{ flag: 'port', path: 'server.port', value: '70000' }],
@@ -162,18 +162,15 @@ engine:
     ],
     [
       'server:\n  tokens:\n  - { name: a, scopes: [node], nodes: ["gpu-[0-9]"], token_env: A }',
-      /^polar\.yaml:3: server\.tokens\.0\.nodes\.0: must be the name of a node, where `\*` may stand for any/,
+      /^polar\.yaml:3: server\.tokens\.0\.nodes\.0: must be a node id; `\*` matches any characters/,
     ],
     [
       'server:\n  tls: { cert_file: a }',
-      'polar.yaml:2: server.tls.key_file: must be text (put quotes around it), and is missing',
+      'polar.yaml:2: server.tls.key_file: must be text (put quotes around it), but is missing',
     ],
     ['node:\n  id: ../x', /^polar\.yaml:2: node\.id: must /],
-    [
-      'cluster:\n  slurm:\n    time: tomorrow',
-      /^polar\.yaml:3: cluster\.slurm\.time: must be a time as Slurm has them/,
-    ],
-    ['just text', 'polar.yaml: must have sections such as "server:", and has none.'],
+    ['cluster:\n  slurm:\n    time: tomorrow', /^polar\.yaml:3: cluster\.slurm\.time: must be a Slurm time, such as/],
+    ['just text', 'polar.yaml: must have sections such as "server:", but has none.'],
     ['server:\n  port: 1\n  port: 2', /^polar\.yaml:3: .*unique/],
     ['server: [', /^polar\.yaml:1: /],
   ])('%j', async (text, expected) => {
@@ -182,7 +179,7 @@ engine:
     else expect(problem).toMatch(expected)
   })
 
-  test('any field that is misspelt by one letter is recognised', async () => {
+  test('suggests the field for a key that differs by one letter', async () => {
     const fields = listFields().filter(({ path }) => path.split('.').at(-1)!.length > 3)
     for (const { path } of fields) {
       const keys = path.split('.')
@@ -195,23 +192,23 @@ engine:
     }
   })
 
-  test('a file that is named must be there; the usual one need not be', async () => {
+  test('rejects a missing file of --config, but not a missing default file', async () => {
     await expect(loadConfig({ file: 'none.yaml', env: {}, cwd: dir })).rejects.toThrow(
-      /no file .*none\.yaml, which --config names/,
+      /file .*none\.yaml of --config does not exist/,
     )
     await expect(loadConfig({ env: { POLAR_CONFIG: 'none.yaml' }, cwd: dir })).rejects.toThrow(
-      'which POLAR_CONFIG names',
+      'of POLAR_CONFIG does not exist',
     )
     expect((await loadConfig({ env: {}, cwd: dir })).file).toBeUndefined()
   })
 })
 
-test('a section whose lines are all comments says nothing', async () => {
+test('loadConfig() ignores a section without a value', async () => {
   const { config } = await load('server:\n  # port: 1\nnode:\n  id:\n')
   expect([config.server.port, config.node.id]).toEqual([8080, undefined])
 })
 
-test('relative paths are meant from the file, or from where a flag is typed; ~ is the home folder', async () => {
+test('loadConfig() resolves relative paths from the folder of the file, or from the working directory for flags; ~ is HOME', async () => {
   const cwd = join(dir, 'paths')
   await mkdir(join(cwd, 'etc'), { recursive: true })
   const text =
@@ -231,7 +228,7 @@ test('relative paths are meant from the file, or from where a flag is typed; ~ i
   expect(config.engine.script).toBe(join(cwd, 'hello.yaml'))
 })
 
-test('who says it another way in a better place takes back what was said before', async () => {
+test('a key of higher precedence unsets its alternatives', async () => {
   const text =
     'engine: { url: http://x, key_env: OLD }\nnode: { token_env: OLD }\nserver: { database: postgres://x/y }\n'
   const { config, origins } = await load(text, {
@@ -246,7 +243,7 @@ test('who says it another way in a better place takes back what was said before'
 })
 
 describe('the environment', () => {
-  test('what Kubernetes puts there for a service of our name does no harm', async () => {
+  test('variables that Kubernetes sets for a service named polar-server are ignored', async () => {
     const { config, warnings } = await load('', {
       env: {
         POLAR_SERVER_PORT: 'tcp://10.0.0.1:8080',
@@ -259,17 +256,17 @@ describe('the environment', () => {
     expect(warnings).toEqual([])
   })
 
-  test('a variable that looks like a setting and is none is mentioned', async () => {
+  test('an unknown variable with the prefix of a section causes a warning', async () => {
     const { warnings } = await load('', { env: { POLAR_NODE_WIDTH_RUN: '3', POLAR_INSTRUCTION_FILE: 'x' } })
-    expect(warnings).toEqual(['POLAR_NODE_WIDTH_RUN is set, but there is no such setting; it does nothing.'])
+    expect(warnings).toEqual(['POLAR_NODE_WIDTH_RUN is set but is not a setting; it is ignored.'])
   })
 
-  test('nothing in the file is replaced by what is in the environment', async () => {
+  test('variables are not substituted in the file', async () => {
     const { config } = await load('node: { id: home }\nengine: { model: "$HOME ${HOME}" }', { env: { HOME: '/root' } })
     expect(config.engine.model).toBe('$HOME ${HOME}')
   })
 
-  test('no two fields share a variable, but for those that mean the same', () => {
+  test('each field has its own variable, except for fields of one meaning', () => {
     const names = listFields().map(({ path }) => variableOf(path))
     const twice = names.filter((name, index) => names.indexOf(name) < index)
     expect(twice).toEqual(['POLAR_SERVER_URL'])

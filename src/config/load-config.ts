@@ -8,7 +8,7 @@ import { fromText, readEnvironment, type Setting } from './environment.ts'
 import { explainIssue } from './explain-issue.ts'
 import { type ConfigSchema, listFields, schemaAt, toJsonSchema } from './list-fields.ts'
 
-/** Where a value came from. */
+/** Source of a value. */
 export type Origin =
   | { kind: 'flag' | 'environment'; name: string }
   | { kind: 'file'; name: string; line: number }
@@ -16,28 +16,27 @@ export type Origin =
 
 export interface LoadedConfig {
   config: Config
-  /** The file that was read; absent: there is none. */
+  /** Path of the config file; absent: no file was read. */
   file?: string
-  /** By path with dots, of all that was said by somebody. */
+  /** Origins of all values that are set, by path (`server.port`). Values without an entry are defaults. */
   origins: ReadonlyMap<string, Origin>
-  /** What was found odd, for people. */
   warnings: readonly string[]
 }
 
 export interface ConfigSources {
-  /** What `--config` says. A file that is named must be there. */
+  /** Value of `--config`; the file must exist. Absent: `POLAR_CONFIG`, else `polar.yaml` if it exists. */
   file?: string
   env: Readonly<Record<string, string | undefined>>
-  /** Settings of a program, in place of a file. */
+  /** Settings of a library user, instead of a file. */
   settings?: Readonly<Record<string, unknown>>
-  /** What flags say: words by path, `server.port`. Undefined is not said. */
+  /** Values of flags with the paths that they set. An undefined value sets nothing. */
   flags?: readonly { flag: string; path: string; value: string | readonly string[] | boolean | undefined }[]
   cwd?: string
 }
 
-const USUAL_FILE = 'polar.yaml'
+const DEFAULT_FILE = 'polar.yaml'
 
-/** Flag, environment, file, default: the first that says something counts. Throws `config.invalid` with all problems. */
+/** Loads the configuration. Precedence: flag, environment, file, default. Throws `config.invalid` with all problems. */
 export async function loadConfig({
   file,
   settings: given,
@@ -48,13 +47,13 @@ export async function loadConfig({
   const schema = toJsonSchema()
   const read = given === undefined ? await findFile(file, env, cwd) : undefined
   const { settings, warnings } = readEnvironment(env, listFields(schema))
-  const said: Setting[] = flags.flatMap(({ flag, path, value }) => {
+  const fromFlags: Setting[] = flags.flatMap(({ flag, path, value }) => {
     if (value === undefined || value === false || (Array.isArray(value) && value.length === 0)) return []
     const typed = typeof value === 'string' ? fromText(value, schemaAt(schema, path.split('.'))) : value
     return [{ path, value: typed, origin: { kind: 'flag' as const, name: `--${flag}` } }]
   })
   const layers = new Layers(read, given)
-  for (const layer of [settings, said]) layers.add(layer)
+  for (const layer of [settings, fromFlags]) layers.add(layer)
   const parsed = Config.safeParse(layers.tree)
   if (!parsed.success) {
     const problems = parsed.error.issues.flatMap((issue) => explainIssue(issue, (path) => layers.at(path), schema))
@@ -63,7 +62,7 @@ export async function loadConfig({
   }
   const base = (path: string): string => (layers.originOf(path)?.kind === 'file' ? dirname(read!.path) : cwd)
   const config = resolvePaths(parsed.data, schema, base) as Config
-  return { config, ...(read === undefined ? {} : { file: read.path }), origins: layers.origins, warnings }
+  return { config, file: read?.path, origins: layers.origins, warnings }
 }
 
 async function findFile(
@@ -72,13 +71,13 @@ async function findFile(
   cwd: string,
 ): Promise<ConfigFile | undefined> {
   const wanted = named ?? (env['POLAR_CONFIG'] || undefined)
-  const found = await loadConfigFile(resolve(cwd, wanted ?? USUAL_FILE), cwd)
+  const found = await loadConfigFile(resolve(cwd, wanted ?? DEFAULT_FILE), cwd)
   if (found !== undefined || wanted === undefined) return found
-  const who = named === undefined ? 'POLAR_CONFIG' : '--config'
-  throw new RolloutError('config.invalid', `There is no file ${resolve(cwd, wanted)}, which ${who} names.`)
+  const source = named === undefined ? 'POLAR_CONFIG' : '--config'
+  throw new RolloutError('config.invalid', `The file ${resolve(cwd, wanted)} of ${source} does not exist.`)
 }
 
-/** The file's tree with what is said elsewhere put over it, and who said what. */
+/** The tree of the file, overlaid with the environment and the flags; records the origin of each value. */
 class Layers {
   readonly #file: ConfigFile | undefined
   readonly tree: Record<string, unknown>
@@ -98,7 +97,7 @@ class Layers {
     }
   }
 
-  /** One layer: within it, two ways to say the same are a mistake; of lower ones they take the place. */
+  /** Adds a layer. A key unsets its alternatives in lower layers; alternatives within one layer are left for the schema to reject. */
   add(settings: readonly Setting[]): void {
     const paths = settings.map(({ path }) => path)
     for (const path of paths) {
@@ -124,7 +123,7 @@ class Layers {
     return value
   }
 
-  /** Of a value, or of what it is in. */
+  /** Returns the origin of a value, or of its nearest parent that has one. */
   originOf(path: string): Origin | undefined {
     for (let at = path; at !== ''; at = at.slice(0, Math.max(0, at.lastIndexOf('.')))) {
       const origin = this.origins.get(at)
@@ -133,7 +132,7 @@ class Layers {
     return undefined
   }
 
-  /** As a person would look for it: `polar.yaml:12: server.port`, `--port`. */
+  /** Location for messages: `polar.yaml:12: server.port`, or `--port`. */
   placeOf(path: readonly PropertyKey[]): string {
     const name = path.map(String).join('.')
     const origin = this.originOf(name)
@@ -149,14 +148,14 @@ function put(tree: Record<string, unknown>, [key, ...rest]: readonly string[], v
     return
   }
   const inner = tree[key!]
-  // A section that is no section is for the schema to refuse.
+  // The schema rejects a section that is not an object.
   if (inner !== undefined && !isTree(inner)) return
   const next = (inner ?? {}) as Record<string, unknown>
   tree[key!] = next
   put(next, rest, value)
 }
 
-/** Paths become absolute, so that they mean the same wherever the process goes. */
+/** Makes all paths absolute, so that a change of the working directory does not matter. */
 function resolvePaths(
   value: unknown,
   schema: ConfigSchema | undefined,

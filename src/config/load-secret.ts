@@ -2,8 +2,8 @@ import { readFile } from 'node:fs/promises'
 import { RolloutError } from '../model/failure.ts'
 
 /**
- * A secret from where the config says it is; undefined when it does not say. `what` is how a message begins: `node.token`.
- * Throws `config.invalid` when it is not there: going on without would be worse than not starting.
+ * Loads a secret from the configured file or variable; undefined if neither is configured. `what` is the config key that
+ * messages begin with, such as `node.token`. Throws `config.invalid` if the file or variable is missing or empty.
  */
 export async function loadSecret(
   what: string,

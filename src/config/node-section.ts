@@ -8,33 +8,36 @@ import { atMostOne, exactlyOne, HttpUrl, Path, Seconds, secret } from './fields.
 import { RuntimesSection } from './runtimes-section.ts'
 
 const Budgets = z.strictObject({
-  init_seconds: Seconds.default(900).describe('For making a sandbox ready'),
-  evaluate_seconds: Seconds.default(1800).describe('For grading'),
+  init_seconds: Seconds.default(900).describe('Time limit for preparing a sandbox'),
+  evaluate_seconds: Seconds.default(1800).describe('Time limit for grading'),
 })
 
 const Artifacts = z.strictObject({
   keep: z
     .enum(['all', 'failures', 'none'])
     .default('all')
-    .describe('Sessions whose output, logs and evidence are kept'),
-  file_mb: z.number().positive().default(16).describe('Most of one file that is kept'),
-  total_mb: z.number().positive().default(128).describe('Most that is kept of one session'),
+    .describe('Sessions whose output, logs and grading evidence are kept'),
+  file_mb: z.number().positive().default(16).describe('Size limit of one kept file'),
+  total_mb: z.number().positive().default(128).describe('Size limit of all kept files of one session'),
 })
 
 const Allow = z.strictObject({
   paths: z
     .array(Path)
     .default([])
-    .describe('Folders of this machine that tasks may upload from, mount, or be graded by'),
+    .describe('Folders of this machine that tasks may upload from, mount, or load grading files from'),
   hosts: z
     .array(z.string().min(1))
     .default([])
     .describe('Hosts that evaluators may call: `judge.example`, `judge.example:8443`, `*.example`, or `*` for all'),
-  env: z.array(z.string().min(1)).default([]).describe('Environment variables that evaluators may read; `*`: all'),
+  env: z
+    .array(z.string().min(1))
+    .default([])
+    .describe('Environment variables that evaluators may read; `*`: all variables'),
   runtimes: z
     .array(z.enum(runtimes.kinds as [string, ...string[]]))
     .optional()
-    .describe('Kinds of sandbox; absent: all but `local`, and that too where it is the usual one'),
+    .describe('Runtimes that tasks may name; absent: all except `local`, unless `local` is the default runtime'),
 })
 
 const CheckoutCredential = z
@@ -42,12 +45,12 @@ const CheckoutCredential = z
     host: z
       .string()
       .regex(/^(?:[\p{L}\p{N}][\p{L}\p{N}._-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?$/u, 'must be a host, or host:port')
-      .describe('The host that it is for: `github.com`, `git.example:8443`'),
+      .describe('Host of the repositories: `github.com`, `git.example:8443`'),
     user: z
       .string()
       .regex(/^[\x21-\x7e]+$/, 'must be one word')
       .default('git')
-      .describe('User name for https; most hosts accept any with a token'),
+      .describe('User name for https; most hosts accept any name with a token'),
     ...secret('token', 'the token or password for https'),
     ssh_key_file: Path.optional().describe('Private key for ssh, without a passphrase'),
     known_hosts_file: Path.optional().describe(
@@ -55,7 +58,7 @@ const CheckoutCredential = z
     ),
   })
   .refine(...exactlyOne('token_file', 'token_env', 'ssh_key_file'))
-  .refine((one) => (one.ssh_key_file === undefined) === (one.known_hosts_file === undefined), {
+  .refine((login) => (login.ssh_key_file === undefined) === (login.known_hosts_file === undefined), {
     message: 'needs both of ssh_key_file, known_hosts_file, or neither',
   })
 export type CheckoutCredential = z.output<typeof CheckoutCredential>
@@ -64,7 +67,7 @@ const Checkouts = z.strictObject({
   credentials: z
     .array(CheckoutCredential)
     .default([])
-    .describe('For repositories that tasks check out; git uses no other credentials of the node. For all tasks alike'),
+    .describe('Credentials for the repositories of all tasks; git uses no other credentials of the node'),
 })
 
 const Gateway = z.strictObject({
@@ -72,90 +75,101 @@ const Gateway = z.strictObject({
     .int()
     .min(128)
     .optional()
-    .describe('Heap limit of the gateway process; absent: a quarter of the memory, from 512 to 4096'),
+    .describe('Heap limit of the gateway process in MB; absent: a quarter of the memory, from 512 to 4096'),
   session_body_mb: z
     .int()
     .min(1)
     .default(128)
-    .describe('Request bodies that the calls in flight of one session may hold; further calls wait, then get 429'),
+    .describe('Limit for the request bodies of all calls of one session in flight; further calls wait, then get 429'),
   total_body_mb: z
     .int()
     .min(1)
     .optional()
     .describe(
-      'The same for all sessions together; further calls with bodies over 4 MB wait, then get 503. Absent: an eighth of the heap',
+      'The same limit for all sessions together; further calls with bodies over 4 MB wait, then get 503. Absent: an eighth of the heap',
     ),
   session_log_mb: z
     .int()
     .min(1)
     .default(SESSION_LOG_MB)
-    .describe('Call log of one session; its further calls are refused with 403'),
+    .describe('Size limit of the call log of one session; further calls get 403'),
   session_calls: z
     .int()
     .min(1)
     .default(SESSION_CALLS)
-    .describe('Calls in flight of one session; further calls get 429'),
+    .describe('Limit of calls of one session in flight; further calls get 429'),
 })
 
 const Uploads = z.strictObject({
-  artifacts: z.enum(['all', 'failures', 'none']).default('all').describe('Of which sessions artifacts are sent'),
-  call_log: z.enum(['all', 'failures', 'none']).default('all').describe('Of which sessions recorded calls are sent'),
-  at_once: z.int().min(1).max(64).default(8).describe('Sessions that are being delivered at a time'),
+  artifacts: z.enum(['all', 'failures', 'none']).default('all').describe('Sessions whose artifacts are sent'),
+  call_log: z.enum(['all', 'failures', 'none']).default('all').describe('Sessions whose call logs are sent'),
+  at_once: z.int().min(1).max(64).default(8).describe('Sessions delivered at a time'),
 })
 
 const Retention = z.strictObject({
-  sessions: z.int().min(0).default(200).describe('At most so many sessions; 0: none'),
-  total_mb: z.number().min(0).default(2048).describe('At most so much of all of them'),
-  hours: z.number().positive().default(72).describe('At most for so long'),
+  sessions: z.int().min(0).default(200).describe('Limit of kept sessions; 0: none'),
+  total_mb: z.number().min(0).default(2048).describe('Size limit of all kept sessions'),
+  hours: z.number().positive().default(72).describe('Age limit of kept sessions'),
 })
 
 /** `polar node`, and the node in `polar up`. */
 export const NodeSection = z
   .strictObject({
-    id: NodeId.optional().describe('Its name; two nodes must not have the same. Absent: the name of the machine'),
-    server: HttpUrl.optional().describe('Where the server is; absent: `server.url`, or the one in the same `data`'),
-    ...secret('token', 'a token with the scope `node`; absent: the one in `tokens.json` in `data`'),
-    labels: z.array(Label).max(1000).default([]).describe('What it has, besides runtimes and harnesses: `gpu`'),
+    id: NodeId.optional().describe('Unique id of the node. Absent: the host name'),
+    server: HttpUrl.optional().describe('URL of the server; absent: `server.url`, or the server with the same `data`'),
+    ...secret('token', 'a token with the scope `node`; absent: the token in `tokens.json` in `data`'),
+    labels: z
+      .array(Label)
+      .max(1000)
+      .default([])
+      .describe('Labels that tasks can require, besides runtimes and harnesses: `gpu`'),
     widths: StageWidths.extend({
       backlog: StageWidths.shape.backlog
         .unwrap()
         .optional()
-        .describe('Ended agents that may wait to be graded before new ones have to wait; absent: twice `postrun`'),
+        .describe('Sessions that may wait for grading before new agents are held back; absent: twice `postrun`'),
     }).prefault({}),
-    budgets: Budgets.prefault({}).describe('For tasks that do not say'),
+    budgets: Budgets.prefault({}).describe('Time limits of tasks that set none'),
     gateway: Gateway.prefault({}).describe('The gateway process of the node'),
     runtime: z
       .enum(runtimes.kinds as [string, ...string[]])
       .optional()
-      .describe('Runtime of tasks that name none; absent: bubblewrap, and a node without it does not start'),
-    runtimes: RuntimesSection.prefault({}).describe('Settings of each kind of sandbox'),
+      .describe('Runtime of tasks that name none; absent: bubblewrap, without which the node does not start'),
+    runtimes: RuntimesSection.prefault({}).describe('Settings of each runtime'),
     sandbox_memory_mb: z
       .int()
       .min(0)
       .optional()
       .describe(
-        'Memory limit of sandboxes whose task names none, in MB. Absent: 3/4 of the machine divided by the sum of `widths.run` and `widths.postrun`, at least 1024; 0: no limit',
+        'Memory limit in MB of sandboxes whose task sets none. Absent: 3/4 of the memory divided by the sum of `widths.run` and `widths.postrun`, at least 1024; 0: no limit',
       ),
-    artifacts: Artifacts.prefault({}).describe('What is kept of a session for people to look at'),
-    modules: z.array(Path).default([]).describe('Builders, evaluators, harnesses and runtimes whose code is trusted'),
+    artifacts: Artifacts.prefault({}).describe('Files of a session that are kept for inspection'),
+    modules: z
+      .array(Path)
+      .default([])
+      .describe('Modules of builders, evaluators, harnesses and runtimes that tasks may load'),
     allow: Allow.optional().describe(
-      'What tasks may name. Absent: for `polar up` everything, for `polar node` nothing',
+      'Resources of this machine that tasks may use. Absent: all with `polar up`, none with `polar node`',
     ),
     checkouts: Checkouts.prefault({}).describe('Repositories that tasks check out'),
-    harness_dir: Path.optional().describe('Where harnesses are installed; absent: `.polar/harnesses`'),
-    uploads: Uploads.prefault({}).describe('What goes to the server besides the result'),
-    retention: Retention.prefault({}).describe('What is kept here of sessions that were delivered'),
-    min_free_mb: z.number().min(0).default(1024).describe('With less room in `data` it takes nothing new'),
+    harness_dir: Path.optional().describe('Folder of installed harnesses; absent: `.polar/harnesses`'),
+    uploads: Uploads.prefault({}).describe('Files sent to the server besides the result'),
+    retention: Retention.prefault({}).describe('Delivered sessions that the node keeps'),
+    min_free_mb: z
+      .number()
+      .min(0)
+      .default(1024)
+      .describe('Free disk space in `data` below which the node leases no sessions, in MB'),
     drain_seconds: z
       .number()
       .min(0)
       .optional()
-      .describe('How long a node that was told to end waits for its sessions; absent: as long as they take'),
+      .describe('How long a draining node waits for its sessions; absent: until they end'),
   })
   .refine(...atMostOne('token_file', 'token_env'))
 
-/** A node without a name is called after its machine. */
-export function usualNodeId(): string {
+/** The default node id: the host name. */
+export function defaultNodeId(): string {
   const name = hostname().replaceAll(/[^A-Za-z0-9_.-]/g, '-')
   return NodeId.safeParse(name).success ? name : 'node'
 }

@@ -23,7 +23,7 @@ async function load(
   return loadConfig({ env, flags, cwd: dir })
 }
 
-/** Everything that is ever shown of a configuration, also of one that is refused. */
+/** All output for a configuration, valid or rejected. */
 async function allOutput(...input: Parameters<typeof load>): Promise<string> {
   try {
     const loaded = await load(...input)
@@ -38,10 +38,10 @@ async function allOutput(...input: Parameters<typeof load>): Promise<string> {
   }
 }
 
-/** Told apart from everything else that is printed. */
+/** Does not occur in any other output. */
 const secretText = fc.stringMatching(/^S3[A-Za-z0-9_-]{8,24}$/)
 
-test('no secret is ever shown, wherever it was put', async () => {
+test('no output contains a secret, wherever the configuration has it', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(secretText, { minLength: 12, maxLength: 12 }), async (secrets) => {
       const [a, b, c, d, e, f, g, h, i, j, k, l] = secrets as [string, ...string[]] & string[]
@@ -54,7 +54,7 @@ test('no secret is ever shown, wherever it was put', async () => {
         node: { server: `http://u:${f}@server` },
       }
       const env = { SLIME: g!, KEY: h!, POLAR_TOKEN: i!, POLAR_UPSTREAM_KEY: j! }
-      // With what belongs elsewhere: in a field that is none, or as a value that is refused.
+      // Secrets in unknown fields and in values that the schema rejects.
       const wrong = {
         server: {
           tokens: [{ name: 'x', scopes: ['node'], token: k, token_env: `${b}+/=` }],
@@ -76,7 +76,7 @@ test('no secret is ever shown, wherever it was put', async () => {
   )
 })
 
-test('what is printed says the same when it is read again', async () => {
+test('printConfig() prints a file that loads as the same configuration', async () => {
   const first = await load({
     server: { port: 9, quotas: { slime: { max_queued_sessions: 5 } } },
     node: { labels: ['gpu'] },
@@ -85,7 +85,7 @@ test('what is printed says the same when it is read again', async () => {
   expect(second.config).toEqual(first.config)
 })
 
-test('each value is followed by where it comes from', async () => {
+test('printConfig() prints the origin of each value', async () => {
   const loaded = await load({ server: { host: 'localhost' }, node: { labels: ['gpu'] } }, { POLAR_NODE_ID: 'n1' }, [
     { flag: 'port', path: 'server.port', value: '7' },
   ])
@@ -97,7 +97,7 @@ test('each value is followed by where it comes from', async () => {
   expect(text).toContain('  lease_seconds: 60 # default\n')
 })
 
-test('loadSecret() takes it from a file or a variable, and says which is not there', async () => {
+test('loadSecret() reads a file or a variable, and names the missing source', async () => {
   const file = join(dir, 'a.token')
   await writeFile(file, '  s3cret\n')
   expect(await loadSecret('x', { file, env: undefined }, {})).toBe('s3cret')

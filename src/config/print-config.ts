@@ -2,14 +2,14 @@ import { Document, isCollection, isMap, isScalar, type Scalar, type YAMLMap } fr
 import type { LoadedConfig, Origin } from './load-config.ts'
 import { redact } from './redact.ts'
 
-/** The effective configuration as a file that could be used as it is, but for what had to be left out of URLs. */
+/** Renders the effective configuration as a config file. Only redacted URLs differ from the source. */
 export function printConfig({ config, origins }: LoadedConfig, options: { withOrigins?: boolean } = {}): string {
   const document = new Document(redact(config))
   if (isMap(document.contents)) shape(document.contents, [], options.withOrigins ? origins : undefined)
   return document.toString({ lineWidth: 0, flowCollectionPadding: false })
 }
 
-/** Lists of words stand on one line, and behind each value stands who said so. */
+/** Prints lists of scalars on one line, and the origin of each value as a comment. */
 function shape(map: YAMLMap, path: readonly string[], origins: ReadonlyMap<string, Origin> | undefined): void {
   for (const { key, value } of map.items) {
     const at = [...path, String(isScalar(key) ? key.value : key)]
@@ -21,13 +21,13 @@ function shape(map: YAMLMap, path: readonly string[], origins: ReadonlyMap<strin
     const isShort = isCollection(value) && value.items.every((item) => isScalar(item))
     if (isShort) value.flow = true
     if (origins === undefined) continue
-    const comment = ` ${sayOrigin(origin)}`
+    const comment = ` ${describeOrigin(origin)}`
     if (isScalar(value) || isShort) value.comment = comment
     else (key as Scalar).commentBefore = comment
   }
 }
 
-export function sayOrigin(origin: Origin | undefined): string {
+export function describeOrigin(origin: Origin | undefined): string {
   switch (origin?.kind) {
     case undefined:
     case 'default':
@@ -40,7 +40,7 @@ export function sayOrigin(origin: Origin | undefined): string {
   }
 }
 
-/** The same for programs: values as they are in the file, and by path where each came from. */
+/** The effective configuration as JSON, with the origin of each value by path. */
 export function toJsonConfig({ config, file, origins }: LoadedConfig): object {
   return {
     file: file ?? null,

@@ -1,13 +1,13 @@
 const SECRET = '[secret]'
 
-/** Takes user names and passwords out of URLs, and the values of parameters that sound like secrets, wherever in a text. */
+/** Replaces user names and passwords of all URLs in a text, and the values of parameters with names like a secret's. */
 export function redactUrls(text: string): string {
   return text
     .replaceAll(/([a-z][a-z0-9+.-]*:\/\/)[^\s/?#]*@/gi, `$1${SECRET}@`)
     .replaceAll(/([?&][^=&#\s]*(?:key|token|secret|password|pwd|auth)[^=&#\s]*=)[^&#\s,"']*/gi, `$1${SECRET}`)
 }
 
-/** The same for every text within a value. */
+/** Redacts every string within a value. */
 export function redact(value: unknown): unknown {
   if (typeof value === 'string') return redactUrls(value)
   if (Array.isArray(value)) return value.map(redact)

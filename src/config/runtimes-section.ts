@@ -2,7 +2,7 @@ import * as z from 'zod'
 import { runtimes } from '../node/sandbox/runtimes/index.ts'
 import { exactlyOne, secret } from './fields.ts'
 
-/** As the kinds of sandbox have it, but spelt as the rest of the file, and with passwords elsewhere. */
+/** The config schemas of the runtimes, with keys in snake_case and passwords replaced by their sources. */
 const kinds = (runtimes.config as unknown as z.ZodDiscriminatedUnion<z.ZodObject<Shape>[]>).options
 
 type Shape = Record<string, z.ZodType>
@@ -17,7 +17,7 @@ export const RuntimesSection = z.strictObject(
 
 export type RuntimeSettings = Readonly<Record<string, Readonly<Record<string, unknown>>>>
 
-/** The settings as each kind of sandbox takes them. */
+/** Converts the section to the settings that each runtime accepts. */
 export async function toRuntimeSettings(
   section: Readonly<Record<string, Readonly<Record<string, unknown>> | undefined>>,
   loadPassword: (login: z.infer<typeof Login>) => Promise<string>,
@@ -41,7 +41,7 @@ function kindOf(config: z.ZodObject<Shape>): string {
   return (config.shape['kind'] as unknown as z.ZodLiteral<string>).value
 }
 
-/** What is absent is left to the kind itself: its defaults may depend on the machine. */
+/** All fields are optional: the runtime applies its defaults, which may depend on the machine. */
 function toSection(config: z.ZodObject<Shape>) {
   const fields = Object.entries(config.shape).filter(([key]) => key !== 'kind')
   const shape = fields.map(

@@ -3,20 +3,22 @@ import { atMostOne, exactlyOne, HttpUrl, Name, Path, Seconds, secret } from './f
 
 const NodePattern = z
   .string()
-  .regex(/^[A-Za-z0-9*][A-Za-z0-9_.*-]{0,127}$/, 'must be the name of a node, where `*` may stand for any characters')
+  .regex(/^[A-Za-z0-9*][A-Za-z0-9_.*-]{0,127}$/, 'must be a node id; `*` matches any characters')
 
 const Token = z
   .strictObject({
-    name: Name.describe('Whose it is: quotas are kept by this name, and logs say it'),
+    name: Name.describe('Name of the owner, for quotas and logs'),
     scopes: z
       .array(z.enum(['trainer', 'node', 'read']))
       .min(1)
-      .describe('What it is good for: `trainer` submits and cancels, `node` takes work, `read` looks'),
+      .describe('Permissions: `trainer` submits and cancels tasks, `node` leases sessions, `read` only reads'),
     nodes: z
       .array(NodePattern)
       .min(1)
       .optional()
-      .describe('Names of the nodes it may be used by, `*` for any characters: `gpu-*`. Absent: any; for `node` only'),
+      .describe(
+        'Ids of the nodes that may use the token; `*` matches any characters: `gpu-*`. Needs the scope `node`. Absent: any node',
+      ),
     ...secret('token', 'the token'),
   })
   .refine(...exactlyOne('token_file', 'token_env'))
@@ -26,8 +28,8 @@ const Token = z
   })
 
 const Tls = z.strictObject({
-  cert_file: Path.describe('Certificate and what leads to its authority, PEM'),
-  key_file: Path.describe('Its private key, PEM'),
+  cert_file: Path.describe('Certificate chain, PEM'),
+  key_file: Path.describe('Private key of the certificate, PEM'),
 })
 
 const Callbacks = z
@@ -35,10 +37,17 @@ const Callbacks = z
     allow_hosts: z
       .array(z.string().min(1))
       .default(['loopback'])
-      .describe('Whom tasks may have called: `trainer-0`, `10.0.0.7:9000`, `*.lab.internal`, `10.0.0.0/8`, `loopback`'),
-    attempts: z.int().min(1).max(1000).default(30).describe('How often one is tried; 30 is about four hours'),
-    timeout_seconds: Seconds.default(60).describe('For one try'),
-    ...secret('secret', 'the key that calls are signed with (HMAC)'),
+      .describe(
+        'Hosts that callback URLs of tasks may name: `trainer-0`, `10.0.0.7:9000`, `*.lab.internal`, `10.0.0.0/8`, `loopback`',
+      ),
+    attempts: z
+      .int()
+      .min(1)
+      .max(1000)
+      .default(30)
+      .describe('Delivery attempts for each callback; 30 attempts span about four hours'),
+    timeout_seconds: Seconds.default(60).describe('Time limit of one attempt'),
+    ...secret('secret', 'the key that signs callbacks (HMAC)'),
   })
   .refine(...atMostOne('secret_file', 'secret_env'))
 
@@ -48,58 +57,70 @@ const Retention = z.strictObject({
     .min(0.01)
     .max(36_500)
     .optional()
-    .describe('Tasks that ended longer ago are deleted, with all their results; absent: none for its age'),
+    .describe('Age in days at which finished tasks are deleted with all their results; absent: no age limit'),
   total_gb: z
     .number()
     .positive()
     .optional()
     .describe(
-      'Of results and artifacts of tasks that are over; beyond it the oldest are deleted. Absent: none for its size',
+      'Size limit for results and artifacts of finished tasks; above it the oldest tasks are deleted. Absent: no size limit',
     ),
   at_least_hours: z
     .number()
     .min(0)
     .max(876_000)
     .default(24)
-    .describe('A task that ended less long ago is not deleted because of `total_gb`: it may not have been read yet'),
+    .describe('Minimum age at which `total_gb` may delete a task, so that its results can be read first'),
 })
 
 const Quota = z.strictObject({
-  max_queued_sessions: z.int().min(0).optional().describe('Most that may wait; absent: any number'),
-  max_running_sessions: z.int().min(0).optional().describe('Most that nodes may have at a time; absent: any number'),
+  max_queued_sessions: z.int().min(0).optional().describe('Limit of queued sessions; absent: no limit'),
+  max_running_sessions: z
+    .int()
+    .min(0)
+    .optional()
+    .describe('Limit of sessions that nodes hold at a time; absent: no limit'),
 })
 
 /** `polar server`, and the server in `polar up`. */
 export const ServerSection = z
   .strictObject({
-    host: z.string().min(1).default('127.0.0.1').describe('Address to listen on; others than loopback need `tokens`'),
-    port: z.int().min(0).max(65_535).default(8080).describe('Port to listen on; 0 takes a free one'),
-    url: HttpUrl.optional().describe('How others reach it, where that is not host and port: behind a proxy, by a name'),
+    host: z
+      .string()
+      .min(1)
+      .default('127.0.0.1')
+      .describe('Address to listen on; an address other than loopback needs `tokens`'),
+    port: z.int().min(0).max(65_535).default(8080).describe('Port to listen on; 0 chooses a free port'),
+    url: HttpUrl.optional().describe('URL for clients where it differs from host and port, such as behind a proxy'),
     database: z
       .string()
       .regex(/^(?:embedded|postgres(?:ql)?:\/\/\S+)$/, 'must be `embedded` or a postgres:// URL')
       .optional()
       .meta({ isSensitive: true })
-      .describe('A postgres:// URL: shared by several servers. Absent, or `embedded`: in the data folder, one server'),
-    ...secret('database', 'the postgres:// URL, where it has a password'),
-    connections: z.int().min(1).max(1000).optional().describe('Most connections to PostgreSQL; absent: 10'),
-    files: Path.optional().describe('Results and artifacts; several servers share it. Absent: `files` in `data`'),
+      .describe(
+        'A postgres:// URL, which several servers may share. Absent or `embedded`: a database in `data`, for one server',
+      ),
+    ...secret('database', 'the postgres:// URL if it contains a password'),
+    connections: z.int().min(1).max(1000).optional().describe('Limit of connections to PostgreSQL; absent: 10'),
+    files: Path.optional().describe(
+      'Folder of results and artifacts, shared by all servers. Absent: `files` in `data`',
+    ),
     tokens: z
       .array(Token)
       .default([])
-      .describe('Who may do what. None, on loopback: one for each scope is made and kept in `tokens.json` in `data`'),
-    tls: Tls.optional().describe('Listen with TLS; absent: without'),
-    callbacks: Callbacks.prefault({}).describe('Calls to trainers when a task is over'),
+      .describe('Access tokens. Empty, on loopback: a token for each scope is created in `tokens.json` in `data`'),
+    tls: Tls.optional().describe('TLS certificate; absent: plain HTTP'),
+    callbacks: Callbacks.prefault({}).describe('Requests to trainers when a task has finished'),
     lease_seconds: z
       .number()
       .min(1)
       .max(86_400)
       .default(60)
-      .describe('A node that is silent for so long has lost its sessions, and others get them'),
+      .describe('Lease duration; sessions of a node that does not renew its leases for this long go to other nodes'),
     retention: Retention.prefault({}).describe(
-      'Which tasks that are over are deleted, for good; those with a callback still to be made are not. By default none is',
+      'When finished tasks are deleted permanently; tasks with an undelivered callback are kept. By default no task is deleted',
     ),
-    quotas: z.record(Name, Quota).default({}).describe('What a token, by name, may have under way'),
-    open: z.boolean().default(false).describe('Nobody needs a token; on loopback only'),
+    quotas: z.record(Name, Quota).default({}).describe('Session limits by the name of the token'),
+    open: z.boolean().default(false).describe('Accept requests without a token; only on loopback'),
   })
   .refine(...atMostOne('database', 'database_file', 'database_env'))

@@ -1,4 +1,4 @@
-/** A plain loop: `some` with a function takes ten times as long, and this reads every sampled token there is. */
+/** A plain loop, because `some()` takes ten times as long and this function reads every sampled token. */
 export function hasNaN(values: Float32Array): boolean {
   for (let i = 0; i < values.length; i++) if (Number.isNaN(values[i])) return true
   return false

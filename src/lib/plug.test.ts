@@ -15,7 +15,7 @@ const square: Plug<typeof Square, string, string> = {
 const shapes = plugs([round, square])
 
 describe('plugs()', () => {
-  test('makes what the config asks for, with its defaults', () => {
+  test('creates the implementation of the config, with its defaults', () => {
     expect(shapes.kinds).toEqual(['round', 'square'])
     expect(shapes.create(shapes.config.parse({ kind: 'round' }), 'cm')).toBe('round 1 cm')
     expect(shapes.create(shapes.config.parse({ kind: 'square', side: 2 }), 'cm')).toBe('square 2 cm')

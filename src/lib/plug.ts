@@ -1,6 +1,6 @@
 import * as z from 'zod'
 
-/** The part of a config schema that tells kinds apart. */
+/** The discriminator of a config schema. */
 export type KindSchema = z.ZodObject<{ kind: z.ZodLiteral<string> }>
 
 /** One implementation at a plug point, as a plain value: the config it accepts and how to make it. */
@@ -9,11 +9,11 @@ export interface Plug<Config extends KindSchema, Deps, Instance> {
   create(config: z.infer<Config>, deps: Deps): Instance
 }
 
-/** What the implementations of one plug point have in common. */
+/** Registry of the implementations of one plug point. */
 export interface Plugs<Config, Deps, Instance> {
   /** In the order of the list. */
   kinds: readonly string[]
-  /** A config of any of the kinds; an unknown kind is told the valid ones. */
+  /** Schema of the configs of all kinds. The error for an unknown kind lists the valid kinds. */
   config: z.ZodType<Config>
   create(config: Config, deps: Deps): Instance
 }
@@ -23,7 +23,7 @@ type ConfigOf<P extends AnyPlug> = z.infer<P['config']>
 type DepsOf<P extends AnyPlug> = Parameters<P['create']>[1]
 type InstanceOf<P extends AnyPlug> = ReturnType<P['create']>
 
-/** A registry is nothing but this list. */
+/** Creates a registry from a list of implementations. */
 export function plugs<const List extends readonly [AnyPlug, ...AnyPlug[]]>(
   list: List,
 ): Plugs<ConfigOf<List[number]>, DepsOf<List[number]>, InstanceOf<List[number]>> {

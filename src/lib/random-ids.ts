@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 
-/** Ids that sort by time of creation (48 bits of milliseconds) and cannot be guessed or repeated (80 random bits). */
+/** Creates ids that sort by creation time (48 bits of milliseconds) and are unguessable and unique (80 random bits). */
 export function randomIds(now: () => number): { next(prefix: string): string } {
   return {
     next(prefix) {

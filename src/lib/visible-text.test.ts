@@ -3,8 +3,8 @@ import { describe, expect, test } from 'vitest'
 import { activeIn, anyHostileText } from '../../test/support/hostile-text.ts'
 import { toHangingText, toVisibleJson, toVisibleLine, toVisibleText } from './visible-text.ts'
 
-describe('foreign text for a terminal', () => {
-  test('has no hidden character, and as many lines as it should', () => {
+describe('untrusted text for a terminal', () => {
+  test('has no hidden characters, and the expected number of lines', () => {
     fc.assert(
       fc.property(anyHostileText, (text) => {
         expect(activeIn(toVisibleLine(text))).toBeUndefined()
@@ -16,7 +16,7 @@ describe('foreign text for a terminal', () => {
     )
   })
 
-  test('is the same text where nothing is hidden, also when it is made visible twice', () => {
+  test('is unchanged without hidden characters, also when it is converted twice', () => {
     expect(toVisibleLine('naïve 漢字 🙂 — "x" \\n')).toBe('naïve 漢字 🙂 — "x" \\n')
     fc.assert(
       fc.property(anyHostileText, (text) => {

@@ -20,19 +20,19 @@ const COMMANDS = [
   ['--help'],
   ['--version'],
   ['show', '--help'],
-  ['show', 'last', '--out'],
-  ['show', 'last', '--json', '--out'],
-  ['inspect', 'last', '--out'],
-  ['build', 'last', '--out'],
-  ['drift', 'last', '--out'],
-  ['export', 'all', '--out'],
+  ['show', 'last', '--from'],
+  ['show', 'last', '--json', '--from'],
+  ['inspect', 'last', '--from'],
+  ['build', 'last', '--from'],
+  ['drift', 'last', '--from'],
+  ['export', 'all', '--from'],
   ['config', 'print'],
 ]
 
 test.each(COMMANDS)(
   'polar %s %s ends with status 0 and no message when standard output is closed',
   async (...words) => {
-    const args = words.at(-1) === '--out' ? [...words, dir] : words
+    const args = words.at(-1) === '--from' ? [...words, dir] : words
     const child = spawn(process.execPath, [main, ...args], { cwd: dir, stdio: ['ignore', 'pipe', 'pipe'] })
     // Closed long before the command has started up, so that its first write fails.
     child.stdout.destroy()
@@ -43,7 +43,7 @@ test.each(COMMANDS)(
 )
 
 test('a closed standard error changes neither the exit status nor what is printed', async () => {
-  const child = spawn(process.execPath, [main, 'export', 'all', '--out', dir], { stdio: ['ignore', 'pipe', 'pipe'] })
+  const child = spawn(process.execPath, [main, 'export', 'all', '--from', dir], { stdio: ['ignore', 'pipe', 'pipe'] })
   child.stderr.destroy()
   const [stdout, [code]] = await Promise.all([text(child.stdout), once(child, 'exit') as Promise<[number | null]>])
   expect(stdout.trim().split('\n')).toHaveLength(2)

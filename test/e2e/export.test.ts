@@ -65,7 +65,7 @@ test.each(['jsonl', 'parquet'])(
   '%s: killed with -9 again and again, an export resumes to the same bytes',
   async (format) => {
     const [whole, place] = [join(scratch, `whole.${format}`), join(scratch, `killed.${format}`)]
-    const args = ['all', '--out', large, '--format', format]
+    const args = ['all', '--from', large, '--format', format]
     expect(runExport([...args, '--to', whole]).status).toBe(0)
     const size = await bytesIn(whole)
     for (const part of [0, 0.2, 0.55, 0.9]) {
@@ -107,7 +107,7 @@ test('damaged, newer and empty logs are named, what is whole is exported, and --
   await writeFile(empty, '')
 
   const place = join(scratch, 'damaged.jsonl')
-  const strict = runExport(['all', '--out', dir, '--to', place, '--json'])
+  const strict = runExport(['all', '--from', dir, '--to', place, '--json'])
   expect(strict.status).toBe(1)
   const report = JSON.parse(strict.stdout) as { failed: { session: string; code: string }[]; incomplete: string[] }
   const failed = Object.fromEntries(report.failed.map(({ session, code }) => [session, code]))
@@ -120,12 +120,12 @@ test('damaged, newer and empty logs are named, what is whole is exported, and --
   for (const id of ids.filter((name) => !(name in failed))) expect(written).toContain(id)
   expect(written.size + report.failed.length).toBe(6)
 
-  const text = runExport(['all', '--out', dir, '--to', place])
+  const text = runExport(['all', '--from', dir, '--to', place])
   expect(text.stderr).toMatch(/could not be exported/)
   expect(text.stderr).toMatch(/newer version of Polar/)
   expect(text.stderr).toMatch(/--salvage/)
 
-  const salvaged = runExport(['all', '--out', dir, '--to', place, '--salvage', '--json'])
+  const salvaged = runExport(['all', '--from', dir, '--to', place, '--salvage', '--json'])
   const after = JSON.parse(salvaged.stdout) as typeof report
   expect(after.failed.map(({ session }) => session)).not.toContain(ids[0])
   expect(after.incomplete).toContain(ids[0])
@@ -140,7 +140,7 @@ async function writeNewer(path: string, id: string): Promise<void> {
 }
 
 test('a reader that has seen enough ends the export, and that is no failure', () => {
-  const command = `"${process.execPath}" "${main}" export all --out "${large}" | head -c 100 | wc -c; echo "\${PIPESTATUS[0]}"`
+  const command = `"${process.execPath}" "${main}" export all --from "${large}" | head -c 100 | wc -c; echo "\${PIPESTATUS[0]}"`
   const run = spawnSync('bash', ['-c', command], { encoding: 'utf8' })
   expect(run.stdout.trim().split(/\s+/)).toEqual(['100', '0'])
   expect(run.stderr).toBe('')
@@ -163,7 +163,7 @@ test('flags that make no sense are told so', async () => {
     [['--to', scratch], /is a folder/],
   ]
   for (const [args, message] of wrong) {
-    const run = runExport(['all', '--out', join(scratch, 'none'), ...args])
+    const run = runExport(['all', '--from', join(scratch, 'none'), ...args])
     expect([run.status, run.stderr]).toEqual([2, expect.stringMatching(message)])
   }
 })
@@ -189,7 +189,7 @@ test('a builder of the user’s own and rewards with advantages reach the sample
   const rewards = join(scratch, 'graded.jsonl')
   const scores = ids.slice(0, 2).map((id, i) => ({ session_id: id, outcome_reward: i, group_id: '7' }))
   await writeFile(rewards, scores.map((score) => `${JSON.stringify(score)}\n`).join(''))
-  const args = ['all', '--out', dir, '--builder-module', module, '--rewards', rewards, '--advantages', 'rloo']
+  const args = ['all', '--from', dir, '--builder-module', module, '--rewards', rewards, '--advantages', 'rloo']
   const run = runExport([...args, '--format', 'trl'])
   expect(run.status, run.stderr).toBe(0)
   expect(run.stderr).toMatch(/1 session without a reward/)
@@ -284,7 +284,7 @@ test.each(['prefix_merging', 'prefix_tree'])(
       const to = join(scratch, `edited-${builder}.${format}`)
       const run = runExport([
         id,
-        '--out',
+        '--from',
         dir,
         '--builder',
         builder,
@@ -325,7 +325,7 @@ test('a real recording says the same in every format, also to pyarrow', async ({
   await writeFile(rewards, `${JSON.stringify({ session_id: id, outcome_reward: 0.25 })}\n`)
   const place = (format: string): string => join(scratch, `real.${format}`)
   for (const format of ['jsonl', 'slime', 'trl', 'parquet', 'verl']) {
-    const run = runExport(['last', '--out', dir, '--format', format, '--to', place(format), '--rewards', rewards])
+    const run = runExport(['last', '--from', dir, '--format', format, '--to', place(format), '--rewards', rewards])
     expect(run.status, run.stderr).toBe(0)
   }
   const traces = readLines<Trace>(place('jsonl'))

@@ -31,13 +31,13 @@ function polar(...args: string[]): { status: number | null; stdout: string; stde
   })
 }
 
-test('polar harness install makes a bundle of what is there; check finds it whole', () => {
+test('polar harness install converts an installation to a bundle, and check finds it intact', () => {
   expect(polar('check', 'pi')).toMatchObject({
     status: 1,
     stdout: expect.stringContaining('not installed as a bundle'),
   })
-  expect(polar('install', 'pi')).toMatchObject({ status: 0, stderr: expect.stringContaining('made a bundle of what') })
-  expect(polar('check')).toMatchObject({ status: 0, stdout: `pi ${pi.package.version}: whole, and starts\n` })
+  expect(polar('install', 'pi')).toMatchObject({ status: 0, stderr: expect.stringContaining('converted to a bundle') })
+  expect(polar('check')).toMatchObject({ status: 0, stdout: `pi ${pi.package.version}: intact, starts\n` })
   expect(polar('install', 'pi')).toMatchObject({ status: 0, stderr: expect.stringContaining('is here already') })
   const [row] = (JSON.parse(polar('ls', '--json').stdout) as { name: string }[]).filter(({ name }) => name === 'pi')
   expect(row).toMatchObject({
@@ -94,7 +94,7 @@ test('check names what was changed, taken away or added, and then does not run i
   await writeFile(join(inside, 'dist/extra.js'), '')
   const { status, stdout } = polar('check', 'pi')
   expect(status).toBe(1)
-  expect(stdout).toMatch(/^pi \S+: 3 wrong; polar harness install pi puts it right\n/)
+  expect(stdout).toMatch(/^pi \S+: 3 problems; repair with: polar harness install pi\n/)
   expect(stdout).toContain('pi-coding-agent/dist/bundle/cli.js was changed\n')
   expect(stdout).toContain('pi-coding-agent/package.json is missing\n')
   expect(stdout).toContain('pi-coding-agent/dist/extra.js does not belong there\n')

@@ -108,9 +108,9 @@ describe('the published packages', () => {
       expect(missing).toMatchObject({ status: 2, stderr: expect.stringContaining('npm install @polar-rl/tiny-engine') })
       await using engine = await startEngine()
       const ask = `fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' }, body: JSON.stringify({ model: process.env.POLAR_MODEL, max_tokens: 4, messages: [{ role: 'user', content: 'Hi' }] }) }).then(async (r) => { if (!r.ok) throw new Error(await r.text()) })`
-      const record = ['record', '--upstream', engine.url, '--out', 'out', '--', process.execPath, '-e', ask]
+      const record = ['record', '--engine-url', engine.url, '--out', 'out', '--', process.execPath, '-e', ask]
       await promisify(execFile)(process.execPath, [polar, ...record], { cwd: folder })
-      const samples = run(process.execPath, [polar, 'export', 'all', '--out', 'out', '--format', 'jsonl'], folder)
+      const samples = run(process.execPath, [polar, 'export', 'all', '--from', 'out', '--format', 'jsonl'], folder)
       expect(
         samples
           .trim()

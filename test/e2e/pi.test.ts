@@ -52,7 +52,7 @@ async function recordPi(
   const harness = ['node', join(root, 'examples/pi/run.ts'), prompt]
   const run = polar(['record', '--out', out, '--engine-log', log, ...flags, '--', ...harness], cwd)
   expect(run.status, run.stderr).toBe(0)
-  const shown = polar(['show', 'last', '--out', out, '--json', '--tokens'], cwd)
+  const shown = polar(['show', 'last', '--from', out, '--json', '--tokens'], cwd)
   const lines = (await readFile(log, 'utf8')).split('\n').filter((line) => line !== '')
   return {
     stdout: run.stdout,
@@ -104,7 +104,7 @@ describe('the real pi CLI, unmodified, through the gateway', () => {
     )
     expect(stderr).toMatch(/3\/3 exact/)
 
-    const exported = polar(['export', 'last', '--out', out, '--builder', 'per_request', '--format', 'jsonl'], cwd)
+    const exported = polar(['export', 'last', '--from', out, '--builder', 'per_request', '--format', 'jsonl'], cwd)
     const traces = exported.stdout
       .trim()
       .split('\n')

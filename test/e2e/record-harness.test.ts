@@ -110,18 +110,18 @@ console.log((await answer.json()).choices[0].message.content)
   })
 
   test.each([
-    [['record'], 'say what to run'],
-    [['record', 'Who?'], 'a prompt goes with --harness'],
-    [['record', '--images', '--', 'true'], '--images goes with --harness'],
-    [['record', '--harness', 'pi'], 'say what the harness is to do'],
+    [['record'], 'name what to run'],
+    [['record', 'Who?'], 'a prompt needs --harness'],
+    [['record', '--images', '--', 'true'], '--images needs --harness'],
+    [['record', '--harness', 'pi'], 'the prompt is missing'],
     [['record', '--harness', 'pi', '--prompt-file', 'x', 'Who?'], 'not both'],
     [['record', '--harness', 'pi', '--prompt-file', 'missing'], 'Cannot read the prompt missing'],
     [['record', '--harness', 'nobody', 'Who?'], '--harness must be one of codex,'],
-    [['record', '--agent', 'x', '--', 'true'], '--agent goes with --harness'],
+    [['record', '--agent', 'x', '--', 'true'], '--agent needs --harness'],
     [['record', '--harness', 'shell', 'Who?'], 'needs a custom_shell'],
-    [['harness'], 'say ls, install or check'],
-    [['harness', 'install'], 'say which to install'],
-    [['harness', 'install', 'shell'], 'There is no harness "shell". Harnesses: codex,'],
+    [['harness'], 'name an action: ls, install or check'],
+    [['harness', 'install'], 'name the harnesses to install'],
+    [['harness', 'install', 'shell'], 'Unknown harness "shell". Harnesses: codex,'],
   ])('refuses %j', (args, message) => {
     const run = polar(args)
     expect(run.status).toBe(2)

@@ -75,7 +75,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     })
     const other = await write('module.yaml', { ...task, evaluator: { strategy: '../support/grade.ts' } })
     await writeFile(join(dir, 'grade.ts'), 'export const evaluator = {}')
-    const { code, stderr } = await polar('run', one, other, '--out', 'none', '--upstream', 'http://127.0.0.1:1')
+    const { code, stderr } = await polar('run', one, other, '--out', 'none', '--engine-url', 'http://127.0.0.1:1')
     expect(code).toBe(2)
     for (const problem of [
       'tasks[0].evaluator.strategy: "nope" is none of',
@@ -154,7 +154,7 @@ describe('polar run', { timeout: 120_000 }, () => {
         .map((row) => [row.reward, row.advantage])
     }
     const [first = '', second = ''] = trainCommands.map((line) =>
-      line.replace(/ --format .*? --out/, ' --out').replace(/ --to .*/, ''),
+      line.replace(/ --format .*? --from/, ' --from').replace(/ --to .*/, ''),
     )
     expect(await exported(...first.split(' '))).toEqual([
       [1, 0],
@@ -164,7 +164,7 @@ describe('polar run', { timeout: 120_000 }, () => {
       [0, 0],
       [0, 0],
     ])
-    const all = ['export', '--out', 'twice/sessions', '--rewards', 'twice/scores.jsonl']
+    const all = ['export', '--from', 'twice/sessions', '--rewards', 'twice/scores.jsonl']
     expect(await exported(...all)).toEqual([
       [0, 0],
       [0, 0],
@@ -176,7 +176,7 @@ describe('polar run', { timeout: 120_000 }, () => {
       [0, 0],
     ])
     expect((await polar(...all)).stderr).toMatch(/^Run run_\w+; --run all or one of run_/)
-    expect((await polar('show', 'last', '--out', 'twice/sessions')).code).toBe(0)
+    expect((await polar('show', 'last', '--from', 'twice/sessions')).code).toBe(0)
   })
 
   test('--json gives one outcome a line, and a session that is not the policy’s doing is made up for', async () => {

@@ -28,7 +28,7 @@ test('sampling that the task sets stands in the record, in show --json and in pr
       response: { logprobMode: 'raw' },
     },
   ])
-  const shown = JSON.parse(await polar('show', id, '--out', stack.dir, '--json')) as { calls: unknown[] }
+  const shown = JSON.parse(await polar('show', id, '--from', stack.dir, '--json')) as { calls: unknown[] }
   expect(shown.calls).toMatchObject([
     {
       logprobs_of: 'raw',
@@ -41,7 +41,7 @@ test('sampling that the task sets stands in the record, in show --json and in pr
       },
     },
   ])
-  const rows = await polar('export', id, '--out', stack.dir, '--format', 'prime_rl')
+  const rows = await polar('export', id, '--from', stack.dir, '--format', 'prime_rl')
   const { mask, temperatures } = JSON.parse(rows) as { mask: boolean[]; temperatures: number[] }
   expect(temperatures).toEqual(mask.map((isTrained) => (isTrained ? 0.5 : 1)))
 })
@@ -52,7 +52,7 @@ test('a call that names no temperature is exported with the default of the engin
   const { turns } = await stack.recorded()
   expect(turns[0]?.sampling).toMatchObject({ sent: {}, defaults: { temperature: 1 } })
   expect(turns[0]?.sampling?.assumed).toContain('temperature')
-  const rows = await polar('export', stack.session.id, '--out', stack.dir, '--format', 'prime_rl')
+  const rows = await polar('export', stack.session.id, '--from', stack.dir, '--format', 'prime_rl')
   const { mask, temperatures } = JSON.parse(rows) as { mask: boolean[]; temperatures: number[] }
   expect(temperatures).toEqual(mask.map(() => 1))
 })

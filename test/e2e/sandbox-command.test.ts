@@ -46,7 +46,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       expect(polar([...inKind('exec'), '--timeout', '1', '--', 'sleep', '20']).status).toBe(124)
       expect(polar([...inKind('exec'), '--', 'sh', '-c', 'kill -KILL $$']).status).toBe(137)
       expect(polar([...inKind('exec'), '--', 'no-such-program']).status).toBe(127)
-      expect(polar(inKind('ls'))).toMatchObject({ status: 0, stdout: '', stderr: 'There is no sandbox.\n' })
+      expect(polar(inKind('ls'))).toMatchObject({ status: 0, stdout: '', stderr: 'No sandboxes.\n' })
     })
 
     test('shell reads commands line by line where there is no terminal', () => {
@@ -82,7 +82,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       expect(polar(['rm', left.id, 'no-such'])).toMatchObject({
         status: 1,
         stdout: `${left.id}\n`,
-        stderr: 'There is no sandbox no-such.\n',
+        stderr: 'Sandbox no-such does not exist.\n',
       })
       expect(JSON.parse(polar(['ls', '--json']).stdout)).toEqual([])
     })

@@ -278,7 +278,7 @@ else {
 
   test('down drains the nodes and leaves no job, and may be called again', async () => {
     const { code, stderr } = await cluster('down', '--grace', '30')
-    expect(stderr).toContain('3 nodes finished, 0 were ended')
+    expect(stderr).toContain('3 nodes drained, 0 cancelled')
     expect(code).toBe(0)
     expect(slurm.ask('squeue', '--noheader').trim()).toBe('')
     expect((await client.listNodes()).filter(({ healthy }) => healthy)).toEqual([])

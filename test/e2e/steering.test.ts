@@ -54,13 +54,13 @@ test('what steered a call is recorded and not trained; what may not be sent is r
   expect(steered.status).toBe(200)
   await stack.recorded()
 
-  const shown = await polar<{ calls: object[] }>('show', id, '--out', stack.dir, '--json')
+  const shown = await polar<{ calls: object[] }>('show', id, '--from', stack.dir, '--json')
   expect(shown.calls).toMatchObject([
     { steered_by: [], dropped_fields: ['messages[].uuid', 'store', 'cache_salt'], forced: { model: 'tiny' } },
     { steered_by: ['response-format'], dropped_fields: [] },
   ])
-  const built = await polar<object>('build', id, '--out', stack.dir, '--json')
+  const built = await polar<object>('build', id, '--from', stack.dir, '--json')
   expect(built).toMatchObject({ summary: { calls: 2, trainedCalls: 1 }, exclusions: [{ reason: 'steered' }] })
-  const allowed = await polar<object>('build', id, '--out', stack.dir, '--json', '--allow-steered', 'response-format')
+  const allowed = await polar<object>('build', id, '--from', stack.dir, '--json', '--allow-steered', 'response-format')
   expect(allowed).toMatchObject({ summary: { calls: 2, trainedCalls: 2 }, exclusions: [] })
 })

@@ -50,5 +50,5 @@ test('polar task rm deletes what is over, and says of the others why not', async
   expect(JSON.parse(first!)).toEqual({ task_id: 'busy', deleted_sessions: 1, deleted_bytes: 0 })
   expect(JSON.parse(second!)).toMatchObject({ task_id: 'busy', error: { code: 'request.not-found', status: 404 } })
 
-  expect(await polar('task', 'rm')).toMatchObject({ code: 2, stderr: expect.stringContaining('say which task') })
+  expect(await polar('task', 'rm')).toMatchObject({ code: 2, stderr: expect.stringContaining('name a task') })
 })

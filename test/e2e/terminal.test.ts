@@ -69,7 +69,7 @@ describe('what an agent said does not act on the terminal of whoever reads it', 
     ['drift'],
     ['drift', '--suggest'],
   ])('polar %s %s', (verb, ...flags) => {
-    const ran = polar(verb, sessionId, '--out', sessions, ...flags)
+    const ran = polar(verb, sessionId, '--from', sessions, ...flags)
     expectVisible(ran, verb)
     expect(ran.stdout + ran.stderr).not.toBe('')
     if (verb === 'show') expect(ran.stdout).toContain('\\u{1b}[31mred')
@@ -78,7 +78,7 @@ describe('what an agent said does not act on the terminal of whoever reads it', 
   test.each([['show', '--tokens'], ['inspect'], ['build'], ['drift']])(
     'polar %s --json has the data exactly',
     (verb, ...flags) => {
-      const ran = polar(verb, sessionId, '--out', sessions, '--json', ...flags)
+      const ran = polar(verb, sessionId, '--from', sessions, '--json', ...flags)
       expectVisible(ran, verb)
       const json = JSON.parse(ran.stdout) as { calls: { choices: { message: { content: { text: string }[] } }[] }[] }
       if (verb === 'show')

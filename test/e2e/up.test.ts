@@ -119,11 +119,11 @@ describe('polar up', { timeout: 400_000 }, () => {
     })
 
     const again = await polar(cwd, 'task', 'submit', join(root, 'examples/tasks/ask.yaml'), '--samples', '3')
-    expect(again).toMatchObject({ code: 0, stdout: expect.stringContaining('ask: is there already') })
+    expect(again).toMatchObject({ code: 0, stdout: expect.stringContaining('ask: already exists') })
     const other = await polar(cwd, 'task', 'submit', join(root, 'examples/tasks/ask.yaml'))
     expect(other).toMatchObject({
       code: 1,
-      stdout: expect.stringContaining('ask: refused: another task has this name'),
+      stdout: expect.stringContaining('ask: rejected: the task_id exists with different contents'),
     })
 
     // Nobody chose local for this node: as root it has none for tasks that name it.
@@ -224,7 +224,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     onTestFinished(() => void silent.close())
     await once(silent, 'listening')
     const engine = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`
-    const child = start(await preparedFolder(`silent-${words[0]}`), ...words, '--upstream', engine)
+    const child = start(await preparedFolder(`silent-${words[0]}`), ...words, '--engine-url', engine)
     const [socket] = (await once(silent, 'connection')) as [Socket]
     socket.on('error', () => {})
     const startedAt = performance.now()
@@ -309,10 +309,10 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
     ],
     [['server', '--host', '0.0.0.0', '--open'], /^server\.open: 0\.0\.0\.0 can be reached from other machines/],
     [['server', '--port', 'x'], /^--port: must be a whole number from 0 to 65535, not "x"\n$/],
-    [['server', '--config', 'no.yaml'], /^There is no file .*no\.yaml, which --config names\.\n$/],
-    [['node'], /^polar node: say where the server is with --server URL/],
-    [['task', 'submit'], /^polar task: say which tasks to submit/],
-    [['task', 'fly'], /^polar task: there is no "fly"/],
+    [['server', '--config', 'no.yaml'], /^The file .*no\.yaml of --config does not exist\.\n$/],
+    [['node'], /^polar node: name the server with --server URL/],
+    [['task', 'submit'], /^polar task: name the task files/],
+    [['task', 'fly'], /^polar task: unknown action "fly"/],
   ])('%j is refused with a sentence', async (words, expected) => {
     const cwd = await freshFolder(`refused-${words.join('-').replaceAll(/\W/g, '')}`)
     const { code, stderr } = await polar(cwd, ...words)

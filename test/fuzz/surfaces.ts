@@ -146,7 +146,7 @@ async function openGateway(name: Exclude<SurfaceName, 'server' | 'proxy'>): Prom
   await using owned = new AsyncDisposableStack()
   const dir = await scratch(owned)
   const engine = owned.use(await startChild([join(import.meta.dirname, 'engine-process.ts')]))
-  const words = [main, 'gateway', '--upstream', engine.line, '--engine', 'openai', '--out', dir]
+  const words = [main, 'gateway', '--engine-url', engine.line, '--engine-kind', 'openai', '--out', dir]
   const child = owned.use(await startChild([...words, '--control-port', '0', '--control-token', TOKEN]))
   const control = new URL(child.line)
   const trusted = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }

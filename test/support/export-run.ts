@@ -5,7 +5,7 @@ const [dir = '', format = '', to = ''] = process.argv.slice(2)
 // What loading the program takes is not what the sessions take.
 const before = process.memoryUsage().rss
 const begun = performance.now()
-const code = await exportCommand.execute(['all', '--out', dir, '--format', format, '--to', to])
+const code = await exportCommand.execute(['all', '--from', dir, '--format', format, '--to', to])
 console.log(
   JSON.stringify({
     code,

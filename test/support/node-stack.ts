@@ -50,7 +50,7 @@ export class NodeStack implements AsyncDisposable {
     owned.defer(() => removeTree(scratch))
     const dir = options.dir ?? join(scratch, 'node')
     const events: SessionEvent[] = []
-    const engine = owned.use(await openEngine({ script: options.script, upstream: options.upstream }))
+    const engine = owned.use(await openEngine({ script: options.script, url: options.upstream }))
     const opened = owned.use(
       await openNode({
         nodeId: options.nodeId ?? `test-${process.pid}`,

@@ -88,7 +88,7 @@ export class RecipeFolder implements AsyncDisposable {
 }
 
 function runExport(cwd: string, args: readonly string[]): void {
-  const command = [main, 'export', ...args, '--out', join(cwd, 'sessions')]
+  const command = [main, 'export', ...args, '--from', join(cwd, 'sessions')]
   const run = spawnSync(process.execPath, command, { cwd, encoding: 'utf8' })
   if (run.status !== 0) throw new Error(`polar export ${args.join(' ')} failed:\n${run.stderr}`)
 }

@@ -16,7 +16,7 @@ const env = {
   POLAR_DATABASE_URL: 'x',
 }
 
-test('exportedNames() names what the configuration needs, and no token', () => {
+test('exportedNames() returns the variables that the configuration needs, and no token', () => {
   const config = Config.parse({
     engine: { key_env: 'ENGINE_KEY' },
     node: { token_env: 'NODE_TOKEN', allow: { env: ['JUDGE_KEY', 'NOT_SET'] } },
@@ -24,12 +24,12 @@ test('exportedNames() names what the configuration needs, and no token', () => {
   expect(exportedNames(config, env)).toEqual(['ENGINE_KEY', 'JUDGE_KEY', 'POLAR_HARNESS_DIR', 'POLAR_UPSTREAM_KEY'])
 })
 
-test('exportedNames() has nodes trust whom this machine trusts', () => {
+test('exportedNames() passes the certificate file of this machine to nodes', () => {
   const trusting = { ...env, NODE_EXTRA_CA_CERTS: '/shared/ca.pem' }
   expect(exportedNames(Config.parse({}), trusting)).toContain('NODE_EXTRA_CA_CERTS')
 })
 
-test('toOptions() says what is configured, and leaves the rest to Slurm', () => {
+test('toOptions() renders only configured options', () => {
   const { slurm } = Config.parse({ cluster: { slurm: { partition: 'gpu', memory: '64G', gres: 'gpu:8' } } }).cluster
   expect(toOptions(slurm, ['ENGINE_KEY', 'PATH'])).toEqual([
     '--partition=gpu',

@@ -9,7 +9,7 @@ export interface ServerAccess {
   client: Client
 }
 
-/** The server that nodes are for, and a token with which they may join: as configured, or those of the data folder. */
+/** Returns the server that nodes join and a token of scope node: as configured, or those of the data folder. */
 export async function findAccess(
   { data, node, server }: Config,
   env: NodeJS.ProcessEnv,
@@ -18,12 +18,12 @@ export async function findAccess(
   const url = node.server ?? server.url ?? note?.url
   if (url === undefined) return undefined
   const token = await loadSecret('node.token', { file: node.token_file, env: node.token_env }, env)
-  // A token of this folder goes to no other server.
+  // The token of this folder is sent to no other server.
   const own = url === note?.url ? (await readTokens(data))?.node : undefined
   return toAccess(url, token ?? own)
 }
 
 export function toAccess(url: string, token: string | undefined): ServerAccess {
-  // Few tries: whoever waits asks again anyhow, and whoever looks wants an answer.
-  return { url, token, client: createClient({ baseUrl: url, attempts: 2, ...(token === undefined ? {} : { token }) }) }
+  // Few attempts: callers that wait retry anyway.
+  return { url, token, client: createClient({ baseUrl: url, attempts: 2, token }) }
 }

@@ -53,15 +53,15 @@ async function submitAll(
   }
   const access = withServer ? await startServer(plan, deps) : await findAccess(config, process.env)
   if (access === undefined)
-    throw usageError('cluster', 'say where the server is with --server URL, or have one started with --with-server')
+    throw usageError('cluster', 'name the server with --server URL, or start one with --with-server')
   const { url: server, token, client } = access
   if (isLoopbackHost(new URL(server).hostname))
-    deps.say(`Warning: ${server} is known to this machine only; nodes on others will not find it`)
+    deps.say(`Warning: ${server} is a loopback address; nodes on other machines cannot reach it`)
   const submitted = await submitNodes({ ...plan, server, token, moreArguments }, { ...deps, client })
   return { access, submitted }
 }
 
-/** With tokens of the data folder where none are configured: it can be reached from other machines. */
+/** Starts the server as a job. Other machines can reach it, so it gets the tokens of the data folder if none are configured. */
 async function startServer(plan: SubmitPlan, deps: SlurmDeps): Promise<ServerAccess> {
   const { config, workDir } = plan
   const { host, tokens } = config.server
@@ -85,10 +85,10 @@ async function startServer(plan: SubmitPlan, deps: SlurmDeps): Promise<ServerAcc
   if (token === undefined)
     throw usageError(
       'cluster',
-      'server.tokens are configured, so say which of them is for nodes with --token-file FILE',
+      'server.tokens is configured; name the file of a token of scope node with --token-file FILE',
     )
   const url = await submitServer({ ...plan, config: { ...config, server } }, deps)
-  // It wrote down the address it listens on, which is that of any machine; whoever has this folder needs the real one.
+  // The server noted 0.0.0.0, its listening address; other commands need its real address.
   const note = await readServerNote(config.data)
   if (note !== undefined) await writeServerNote(config.data, { ...note, url })
   return toAccess(url, token)
@@ -98,15 +98,15 @@ export async function status(config: Config, deps: SlurmDeps, asJson: boolean): 
   const record = await readRecord(config.data)
   const access = await accessOf(record, config)
   const view = await viewSlurm(record, { ...deps, client: access?.client, now: () => deps.clock.now() })
-  if (view.problem !== undefined && record.jobs.length > 0) deps.say(`Only what Slurm says: ${view.problem}`)
+  if (view.problem !== undefined && record.jobs.length > 0) deps.say(`State from Slurm only: ${view.problem}`)
   if (view.server !== undefined)
     deps.say(`server: job ${view.server.jobId} is ${view.server.state}, ${record.server?.url ?? 'not ready'}`)
-  if (record.jobs.length === 0) deps.say('No nodes have been started from here.')
+  if (record.jobs.length === 0) deps.say('No nodes were started with this data folder.')
   else printMembers(view.members, asJson)
   return EXIT.done
 }
 
-/** The server that we started, or else the one that is configured. */
+/** Returns the server that `up` started, else the configured server. */
 async function accessOf({ server }: SlurmRecord, config: Config): Promise<ServerAccess | undefined> {
   if (server?.url === undefined) return findAccess(config, process.env)
   return findAccess({ ...config, node: { ...config.node, server: server.url } }, process.env)
@@ -115,16 +115,16 @@ async function accessOf({ server }: SlurmRecord, config: Config): Promise<Server
 export async function logs(
   config: Config,
   deps: SlurmDeps,
-  { wanted, lines, goesOn }: { wanted: string | undefined; lines: number; goesOn: boolean },
+  { wanted, lines, isFollowed }: { wanted: string | undefined; lines: number; isFollowed: boolean },
 ): Promise<ExitCode> {
   const found = await findLogs(await readRecord(config.data), wanted)
   if (found.length === 0) {
-    deps.say(wanted === undefined ? 'There are no logs yet.' : `There is no log of "${wanted}" yet.`)
+    deps.say(wanted === undefined ? 'No logs yet.' : `No log of "${wanted}" yet.`)
     return EXIT.failed
   }
   const shown = await Promise.all(found.map(async (log) => ({ ...log, ...(await readTail(log.path, lines)) })))
   for (const { name, path, text } of shown) print(`==> ${name} (${path})\n${text}\n`)
-  if (!goesOn) return EXIT.done
+  if (!isFollowed) return EXIT.done
   let last = ''
   const write = (name: string, text: string): void => {
     print(name === last ? text : `==> ${name}\n${text}`)
@@ -138,7 +138,7 @@ export async function down(config: Config, deps: SlurmDeps, graceMs: number, kee
   await using _ = await lockData(config.data)
   const record = await readRecord(config.data)
   if (record.jobs.length === 0 && record.server === undefined) {
-    deps.say('No nodes have been started from here.')
+    deps.say('No nodes were started with this data folder.')
     return EXIT.done
   }
   const access = await accessOf(record, config)
@@ -146,17 +146,21 @@ export async function down(config: Config, deps: SlurmDeps, graceMs: number, kee
     { data: config.data, graceMs, keepsServer },
     { ...deps, client: access?.client },
   )
-  deps.say(`${drained} nodes finished, ${cancelled} were ended`)
+  deps.say(`${drained} nodes drained, ${cancelled} cancelled`)
   return EXIT.done
 }
 
-/** Two at a time would submit twice. */
+/** Concurrent commands would submit jobs twice. */
 async function lockData(data: string): Promise<AsyncDisposable> {
   await makeDirectories(join(data, 'cluster'), 0o700)
   const outcome = await acquireLockFile(join(data, 'cluster', 'slurm.lock'), await identifyProcess())
   if ('lock' in outcome) return { [Symbol.asyncDispose]: () => outcome.lock.release() }
-  const who = outcome.heldBy === undefined ? 'another' : `process ${outcome.heldBy.pid} on ${outcome.heldBy.host}`
-  throw new RolloutError('config.invalid', `${who} is starting or ending nodes of ${data}; wait for it.`)
+  const holder =
+    outcome.heldBy === undefined ? 'another process' : `process ${outcome.heldBy.pid} on ${outcome.heldBy.host}`
+  throw new RolloutError(
+    'config.invalid',
+    `${holder} is starting or stopping nodes of ${data}. Try again when it has finished.`,
+  )
 }
 
 function printMembers(members: readonly Member[], asJson: boolean): void {

@@ -86,7 +86,7 @@ async function bringUp(slurm: FakeSlurm, nodes: number): Promise<unknown> {
 const down = (slurm: FakeSlurm, client: Client | undefined, graceMs = 60_000): Promise<unknown> =>
   takeDown({ data: join(dir, 'data'), graceMs, keepsServer: false }, { ...depsOf(slurm), client })
 
-test('submitNodes() submits what is missing, and only that', async () => {
+test('submitNodes() submits only the missing nodes', async () => {
   const slurm = new FakeSlurm()
   await bringUp(slurm, 3)
   expect(await bringUp(slurm, 3)).toBeUndefined()
@@ -99,7 +99,7 @@ test('submitNodes() submits what is missing, and only that', async () => {
   ])
 })
 
-test('submitNodes() hands the token over in a file that only its owner reads', async () => {
+test('submitNodes() passes the token in a file that only its owner can read', async () => {
   const slurm = new FakeSlurm()
   await bringUp(slurm, 1)
   const [script] = slurm.scripts
@@ -113,7 +113,7 @@ test('submitNodes() hands the token over in a file that only its owner reads', a
   for (const path of [node.token_file!, file]) expect(statSync(path).mode & 0o777).toBe(0o600)
 })
 
-test('takeDown() drains what runs and cancels what waits', async () => {
+test('takeDown() drains running nodes and cancels waiting ones', async () => {
   const slurm = new FakeSlurm()
   await bringUp(slurm, 3)
   slurm.tasks[2]!.state = 'PENDING'
@@ -134,7 +134,7 @@ test.each([
   expect(slurm.cancelled).toEqual(['1_0', '1_1'])
 })
 
-test('takeDown() that is cut off can be called again', async () => {
+test('takeDown() can be repeated after an interruption', async () => {
   const slurm = new FakeSlurm()
   await bringUp(slurm, 2)
   const broken: SlurmPrograms = {
@@ -147,7 +147,7 @@ test('takeDown() that is cut off can be called again', async () => {
   const client = serverOf(slurm, { isAway: true })
   const plan = { data: join(dir, 'data'), graceMs: 0, keepsServer: false }
   await expect(takeDown(plan, { ...depsOf(broken), client })).rejects.toThrow('scancel failed')
-  // Nodes whose time is up meanwhile do not ask for another turn.
+  // Nodes that reach their time limit meanwhile are not requeued.
   expect(existsSync(join(dir, 'work/stop-1'))).toBe(true)
   expect(await down(slurm, client)).toEqual({ drained: 0, cancelled: 2 })
 })

@@ -9,19 +9,19 @@ import type { SlurmDeps } from './slurm-up.ts'
 
 export interface DownPlan {
   data: string
-  /** How long nodes may take to finish what they have; 0: they give it back. */
+  /** How long nodes may finish their sessions; 0: they return them to the queue. */
   graceMs: number
-  /** Leaves a server that we started. */
+  /** Keeps a server that `up` started. */
   keepsServer: boolean
 }
 
 const POLL_MS = { first: 500, most: 5000 }
-/** For Slurm to end what it was told to end: its KillWait is 30 s where nobody changed it. */
+/** Time for Slurm to end cancelled jobs: its KillWait is 30 s by default. */
 const CANCEL_MS = 120_000
 
 /**
- * Has nodes finish, then ends what is left, then the server if it is ours. Safe to call again, also after it was cut
- * off in the middle: a job stays in the record until Slurm says that it is over.
+ * Drains the nodes, cancels the remaining jobs, then the server if `up` started it. May be repeated, also after an
+ * interruption: a job stays in the record until Slurm reports its end.
  */
 export async function takeDown(
   { data, graceMs, keepsServer }: DownPlan,
@@ -35,31 +35,34 @@ export async function takeDown(
     (await programs.list(ids)).filter(({ state }) => phaseOf(state) !== 'over')
   const atFirst = await list()
   const waiting = atFirst.filter(({ state }) => phaseOf(state) === 'waiting')
-  // They hold nothing.
+  // Waiting tasks hold no sessions.
   await programs.cancel(waiting.map(taskName))
   const running = atFirst.filter(({ state }) => phaseOf(state) === 'running')
   let left = running
   if (running.length > 0 && graceMs > 0 && (await drainAll(record.jobs, running, deps))) {
-    say(`${running.length} nodes finish what they have`)
+    say(`draining ${running.length} nodes`)
     left = await awaitEnd(list, clock.now() + graceMs, deps)
   }
   if (left.length > 0) {
-    say(`ending ${left.length} jobs`)
+    say(`cancelling ${left.length} jobs`)
     await programs.cancel(left.map(taskName))
   }
   const stuck = await awaitEnd(list, clock.now() + CANCEL_MS, deps)
   if (stuck.length > 0) {
     const names = stuck.map(taskName).join(', ')
-    throw new RolloutError('server.failed', `Slurm has not ended ${names} yet; try again, or ask whoever runs it.`)
+    throw new RolloutError(
+      'server.failed',
+      `Slurm has not ended ${names} yet. Try again, or contact the administrator of the cluster.`,
+    )
   }
   for (const { workDir, jobId } of record.jobs) await rm(stopFile(workDir, jobId), { force: true }).catch(() => {})
   if (record.server !== undefined && !keepsServer) await programs.cancel([record.server.jobId])
   const { server, schemaVersion } = record
-  await writeRecord(data, { schemaVersion, jobs: [], ...(keepsServer && server !== undefined && { server }) })
+  await writeRecord(data, { schemaVersion, jobs: [], server: keepsServer ? server : undefined })
   return { drained: running.length - left.length, cancelled: waiting.length + left.length }
 }
 
-/** Whether the server could be asked to. A node it has never heard of holds nothing, and is for Slurm to end. */
+/** Returns whether the server accepted the requests. A node that the server does not know holds no sessions; Slurm ends it. */
 async function drainAll(
   jobs: readonly { name: string; jobId: string }[],
   running: readonly SlurmTask[],
@@ -74,14 +77,14 @@ async function drainAll(
     } catch (error) {
       if (!(error instanceof RolloutError)) throw error
       if (error.code === 'request.not-found') continue
-      say(`the server cannot be asked to drain nodes: ${error.message}`)
+      say(`the server cannot drain nodes: ${error.message}`)
       return false
     }
   }
   return true
 }
 
-/** Those that are still there when the time is up. */
+/** Waits until all tasks have ended. Returns the tasks that are left at the deadline. */
 async function awaitEnd(
   list: () => Promise<SlurmTask[]>,
   deadline: number,

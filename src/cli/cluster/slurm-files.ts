@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { Config } from '../../config/config.ts'
 import { RolloutError } from '../../model/failure.ts'
 
-/** Where jobs find everything. Only their owner may look: results are in it, and tokens. */
+/** Creates the folder of the jobs. It has results and tokens, so only its owner can read it. */
 export async function makeWorkDir(workDir: string): Promise<void> {
   try {
     for (const name of ['scripts', 'configs', 'secrets', 'logs', 'nodes'])
@@ -17,14 +17,14 @@ export async function makeWorkDir(workDir: string): Promise<void> {
   }
 }
 
-/** A token in a file that jobs are given the path of. */
+/** Writes a token to a file for jobs. */
 export async function keepToken(workDir: string, name: string, token: string): Promise<string> {
   return keepFile(join(workDir, 'secrets', name), `${token}\n`)
 }
 
 /**
- * The configuration as it is now, for jobs. What flags, the environment and the file said is all in it, with whole
- * paths, so that a job that starts again next week starts as the others did, whatever has become of the file.
+ * Writes the effective configuration for jobs, with absolute paths, so that a later restart of a job does not depend on
+ * flags, environment and config file.
  */
 export async function keepConfig(workDir: string, name: string, config: Config): Promise<string> {
   return keepFile(join(workDir, 'configs', `${name}-${randomUUID()}.yaml`), `${JSON.stringify(config, undefined, 2)}\n`)

@@ -6,12 +6,12 @@ import { errnoOf } from '../../lib/fs/errno.ts'
 import { nodeIdOf, type SlurmRecord } from './slurm-record.ts'
 
 export interface LogFile {
-  /** Whose it is. */
+  /** Node id, or `server`. */
   name: string
   path: string
 }
 
-/** Logs of what was submitted from here that are there, or only those of one node or task. */
+/** Finds the existing logs of submitted jobs, or of one node or task. */
 export async function findLogs(record: SlurmRecord, wanted?: string): Promise<LogFile[]> {
   const all: LogFile[] = record.jobs.flatMap((job) =>
     Array.from({ length: job.tasks }, (_, task) => ({
@@ -34,17 +34,17 @@ export async function findLogs(record: SlurmRecord, wanted?: string): Promise<Lo
   })
 }
 
-/** So much of the end of a log is looked at for its last lines. */
+/** Part of a log that is searched for its last lines. */
 const TAIL_BYTES = 256 * 1024
 
-/** The last lines, and where they ended. */
+/** Returns the last lines, and the offset of their end. */
 export async function readTail(path: string, lines: number): Promise<{ text: string; end: number }> {
   await using file = await open(path)
   const { size } = await file.stat()
   const start = Math.max(0, size - TAIL_BYTES)
   const { buffer, bytesRead } = await file.read(Buffer.alloc(size - start), 0, size - start, start)
   const all = buffer.subarray(0, bytesRead).toString().split('\n')
-  // The last is what stands after the last line's end; the first may be the rest of a line.
+  // The last element follows the last line break; the first may be part of a line.
   const whole = start > 0 ? all.slice(1) : all
   const keep = whole.slice(Math.max(0, whole.length - lines - 1))
   return { text: keep.join('\n'), end: start + bytesRead }
@@ -52,7 +52,7 @@ export async function readTail(path: string, lines: number): Promise<{ text: str
 
 const POLL_MS = 500
 
-/** What is added to logs, as it comes, until the signal says to stop. */
+/** Writes new text of the logs until the signal aborts. */
 export async function follow(
   logs: readonly (LogFile & { end: number })[],
   { clock, signal, write }: { clock: Clock; signal: AbortSignal; write: (name: string, text: string) => void },

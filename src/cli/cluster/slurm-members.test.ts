@@ -16,7 +16,7 @@ const job: SubmittedJob = {
 }
 const node = NodeInfo.parse({ ...exampleNode, node_id: 'polar-12-0' })
 
-test('parseJobs() reads what squeue prints, and leaves out what it cannot read', () => {
+test('parseJobs() parses the output of squeue, and skips other lines', () => {
   const text = [
     '12|0|RUNNING|n1|59:12|None',
     '12|1|PENDING||1:00:00|Resources',
@@ -38,7 +38,7 @@ test.each([
   ['RUNNING', { ...node, draining: true }, 'draining'],
   ['RUNNING', { ...node, healthy: false }, 'lost'],
   ['COMPLETING', { ...node, draining: true }, 'draining'],
-  // Queued again: what the server knows is of the turn before.
+  // Requeued: the server has the node of the previous start.
   ['PENDING', node, 'pending'],
   ['COMPLETED', undefined, 'ended'],
   ['NODE_FAIL', node, 'failed'],
@@ -52,12 +52,12 @@ test.each([
   expect(isLive(member!)).toBe(!['ended', 'failed'].includes(expected))
 })
 
-test('joinViews() says how long nothing was heard, and what it holds', () => {
+test('joinViews() returns the time since the last heartbeat and the leased sessions', () => {
   const [member] = joinViews(job, parseJobs('12|0|RUNNING|n1|59:12|None'), [node], NOW)
   expect(member).toMatchObject({ sessions: 4, heartbeatSeconds: 10, machine: 'n1' })
 })
 
-test('a running task is unknown when the server cannot be asked', () => {
+test('joinViews() reports a running task as unknown if the server does not answer', () => {
   const [member] = joinViews(job, parseJobs('12|0|RUNNING|n1|59:12|None'), undefined, NOW)
   expect(member?.state).toBe('unknown')
 })

@@ -3,30 +3,30 @@ import { nodeIdOf, type SubmittedJob } from './slurm-record.ts'
 import { phaseOf, taskName, type SlurmTask } from './slurm-tasks.ts'
 
 /**
- * `pending`: Slurm has no machine for it yet. `starting`: it has one, and the server has not heard of it. `joined` and
- * `draining` work. `lost`: the server hears nothing of it any more. `unknown`: it runs, and the server could not be
- * asked. `ended`: it left in order. `failed`: the job ended otherwise.
+ * `pending`: Slurm has not assigned a machine. `starting`: the task runs, and its node has not joined. `joined` and `draining`:
+ * the node works. `lost`: the node sends no heartbeats. `unknown`: the task runs, and the server does not answer. `ended`: the
+ * job completed. `failed`: the job ended otherwise.
  */
 export type MemberState = 'pending' | 'starting' | 'joined' | 'draining' | 'lost' | 'unknown' | 'ended' | 'failed'
 
-/** One task of an array, as Slurm and the server see it. */
+/** A task of a job array with its node, as Slurm and the server report them. */
 export interface Member {
   nodeId: string
-  /** As scancel takes it. */
+  /** Name for scancel. */
   task: string
   state: MemberState
-  /** Slurm's word; absent when it has forgotten the job. */
+  /** Slurm state; absent if Slurm no longer lists the job. */
   slurm?: string
   machine?: string
   timeLeft?: string
-  /** Slurm's, for waiting or for having ended. */
+  /** Slurm's reason why the task waits or ended. */
   reason?: string
-  /** Sessions in its hands. */
+  /** Leased sessions. */
   sessions?: number
   heartbeatSeconds?: number
 }
 
-/** `nodes` is absent when the server could not be asked. */
+/** `nodes` is undefined if the server did not answer. */
 export function joinViews(
   job: SubmittedJob,
   tasks: readonly SlurmTask[],
@@ -55,17 +55,17 @@ export function joinViews(
   })
 }
 
-function stateOf(task: SlurmTask | undefined, node: NodeInfo | undefined, wasAsked: boolean): MemberState {
+function stateOf(task: SlurmTask | undefined, node: NodeInfo | undefined, isServerKnown: boolean): MemberState {
   const phase = phaseOf(task?.state)
   if (phase === 'over') return task === undefined || task.state === 'COMPLETED' ? 'ended' : 'failed'
-  // A task that is queued again is not there, whatever the server still believes of its last turn.
+  // For a requeued task, the server may still have the node of its previous start.
   if (phase === 'waiting') return 'pending'
-  if (node === undefined) return wasAsked ? 'starting' : 'unknown'
+  if (node === undefined) return isServerKnown ? 'starting' : 'unknown'
   if (!node.healthy) return 'lost'
   return node.draining ? 'draining' : 'joined'
 }
 
-/** Whether there is, or will be, a node of it. */
+/** Whether the task has, or will have, a node. */
 export function isLive({ state }: Member): boolean {
   return state !== 'ended' && state !== 'failed'
 }

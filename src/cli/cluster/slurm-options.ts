@@ -1,9 +1,9 @@
 import type { SlurmConfig } from '../../config/cluster-section.ts'
 
-/** What of the environment jobs are given, by name. Everything else, and whatever secrets are in it, stays here. */
-const USUAL_ENVIRONMENT = ['PATH', 'HOME', 'USER', 'LOGNAME', 'SHELL', 'LANG']
+/** Environment variables that all jobs get. Others, which may contain secrets, are not passed. */
+const GENERAL_ENVIRONMENT = ['PATH', 'HOME', 'USER', 'LOGNAME', 'SHELL', 'LANG']
 
-/** Options of sbatch for one machine. */
+/** Returns the options of sbatch for one machine. */
 export function toOptions(config: SlurmConfig, environment: readonly string[]): string[] {
   const { partition, account, qos, time, cpus, memory, gres } = config
   const named: readonly (readonly [name: string, value: string | number | undefined])[] = [
@@ -16,8 +16,8 @@ export function toOptions(config: SlurmConfig, environment: readonly string[]): 
     ['cpus-per-task', cpus],
     ['mem', memory],
     ['gres', gres],
-    // Names only: sbatch takes their values from where it is called.
-    ['export', [...new Set([...USUAL_ENVIRONMENT, ...environment])].join(',')],
+    // Names only: sbatch reads the values from its own environment.
+    ['export', [...new Set([...GENERAL_ENVIRONMENT, ...environment])].join(',')],
   ]
   return named.flatMap(([name, value]) => (value === undefined ? [] : [`--${name}=${value}`]))
 }

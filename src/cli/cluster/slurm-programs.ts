@@ -2,18 +2,18 @@ import { runProgram } from '../../lib/process/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { parseJobs, SQUEUE_FORMAT, type SlurmTask } from './slurm-tasks.ts'
 
-/** Slurm's own programs. Everything goes to them as arguments, never through a shell. */
+/** The programs of Slurm. Values are passed as arguments, never through a shell. */
 export interface SlurmPrograms {
-  /** The id of the job that was made. */
+  /** Returns the id of the new job. */
   submit(scriptFile: string): Promise<string>
-  /** Of these jobs, what Slurm still knows: it forgets those that ended some minutes ago. */
+  /** Lists the tasks of these jobs. Slurm forgets jobs some minutes after their end. */
   list(jobIds: readonly string[]): Promise<SlurmTask[]>
-  /** Jobs, or tasks of one as `12_3`. Those that ended already are none of its business. */
+  /** Cancels jobs, or tasks such as `12_3`. Ended jobs are ignored. */
   cancel(ids: readonly string[]): Promise<void>
 }
 
-/** So many ids fit in one call, whatever the limit on arguments is. */
-const IDS_AT_A_TIME = 500
+/** Keeps the command line short. */
+const IDS_PER_CALL = 500
 
 export function createSlurmPrograms(env: NodeJS.ProcessEnv): SlurmPrograms {
   const call = async (...command: [string, ...string[]]): Promise<string> => {
@@ -23,47 +23,44 @@ export function createSlurmPrograms(env: NodeJS.ProcessEnv): SlurmPrograms {
     if (exitCode === 127)
       throw new RolloutError(
         'config.invalid',
-        `${program} cannot be started (${stderr.trim()}); is Slurm on this machine?`,
+        `${program} cannot be started (${stderr.trim()}). Install the Slurm programs on this machine.`,
       )
     throw new SlurmError(program, exitCode, stderr.trim())
   }
   return {
     async submit(scriptFile) {
       const printed = await call('sbatch', '--parsable', scriptFile)
-      // With several clusters the name of one follows.
+      // With several clusters, the name of the cluster follows the id.
       const id = /^(\d+)(?:;.*)?$/m.exec(printed)?.[1]
       if (id === undefined)
-        throw new RolloutError(
-          'server.bad-answer',
-          `sbatch said "${printed.trim()}" where the number of a job was due.`,
-        )
+        throw new RolloutError('server.bad-answer', `sbatch printed "${printed.trim()}" instead of a job id.`)
       return id
     },
     async list(jobIds) {
       if (jobIds.length === 0) return []
       try {
-        // Not --json: what is in it changes from release to release.
+        // Not --json, whose fields change from release to release.
         const options = ['--noheader', '--array', '--states=all', `--format=${SQUEUE_FORMAT}`]
         return parseJobs(await call('squeue', ...options, `--jobs=${jobIds.join(',')}`))
       } catch (error) {
-        // Said when there is only one, and that one is forgotten.
-        if (error instanceof SlurmError && /invalid job id/i.test(error.said)) return []
+        // squeue fails for a single job that it has forgotten.
+        if (error instanceof SlurmError && /invalid job id/i.test(error.stderr)) return []
         throw error
       }
     },
     async cancel(ids) {
-      for (let from = 0; from < ids.length; from += IDS_AT_A_TIME) {
-        await call('scancel', '--quiet', ...ids.slice(from, from + IDS_AT_A_TIME))
+      for (let from = 0; from < ids.length; from += IDS_PER_CALL) {
+        await call('scancel', '--quiet', ...ids.slice(from, from + IDS_PER_CALL))
       }
     },
   }
 }
 
 class SlurmError extends RolloutError {
-  readonly said: string
+  readonly stderr: string
 
-  constructor(program: string, exitCode: number, said: string) {
-    super('server.failed', `${program} failed (${exitCode}): ${said.slice(-1000)}`)
-    this.said = said
+  constructor(program: string, exitCode: number, stderr: string) {
+    super('server.failed', `${program} failed (${exitCode}): ${stderr.slice(-1000)}`)
+    this.stderr = stderr
   }
 }

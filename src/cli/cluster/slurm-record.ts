@@ -7,15 +7,15 @@ import { RolloutError } from '../../model/failure.ts'
 
 const SubmittedJob = z.strictObject({
   jobId: z.string().regex(/^\d+$/),
-  /** What the ids of its nodes begin with. */
+  /** Prefix of the node ids. */
   name: z.string(),
-  /** How many nodes it has. */
+  /** Number of nodes. */
   tasks: z.int().min(1),
   /** Unix milliseconds. */
   submittedAt: z.number(),
   workDir: z.string(),
   script: z.string(),
-  /** The server its nodes were given. */
+  /** URL of the server that the nodes join. */
   server: z.string(),
 })
 export type SubmittedJob = z.infer<typeof SubmittedJob>
@@ -23,7 +23,7 @@ export type SubmittedJob = z.infer<typeof SubmittedJob>
 const SlurmRecord = z.strictObject({
   schemaVersion: z.literal(1),
   jobs: z.array(SubmittedJob),
-  /** The job that is the server, where we started that too. */
+  /** Job of the server, if it was started with --with-server. */
   server: z
     .strictObject({ jobId: z.string().regex(/^\d+$/), workDir: z.string(), url: z.string().optional() })
     .optional(),
@@ -34,7 +34,7 @@ export function recordFile(data: string): string {
   return join(data, 'cluster', 'slurm.json')
 }
 
-/** What was submitted from here. No secret is in it. */
+/** Reads the record of submitted jobs. The record has no secrets. */
 export async function readRecord(data: string): Promise<SlurmRecord> {
   const path = recordFile(data)
   try {
@@ -42,7 +42,7 @@ export async function readRecord(data: string): Promise<SlurmRecord> {
   } catch (error) {
     if (errnoOf(error) === 'ENOENT') return { schemaVersion: 1, jobs: [] }
     const why = error instanceof Error ? error.message : String(error)
-    throw new RolloutError('store.corrupt', `${path} cannot be read, so nobody knows which jobs are ours: ${why}`, {
+    throw new RolloutError('store.corrupt', `${path}, the record of submitted jobs, cannot be read: ${why}`, {
       cause: error,
     })
   }

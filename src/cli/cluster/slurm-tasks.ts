@@ -1,20 +1,20 @@
-/** One task of an array, or a job that is none, as Slurm sees it. */
+/** A task of a job array, or a job without an array, as squeue reports it. */
 export interface SlurmTask {
-  /** Of the array, or of the job itself. */
+  /** Id of the array, or of the job. */
   jobId: string
-  /** Absent for a job that is no array. */
+  /** Index in the array; absent for a job without an array. */
   task?: number
-  /** Slurm's word, such as `PENDING`, `RUNNING`, `NODE_FAIL`. */
+  /** Slurm state, such as `PENDING`, `RUNNING`, `NODE_FAIL`. */
   state: string
-  /** Where it runs; empty while it runs nowhere. */
+  /** Empty unless the task runs. */
   machine: string
-  /** Until its time is up, as Slurm writes it. */
+  /** In Slurm's format. */
   timeLeft: string
-  /** Why it waits, or ended. */
+  /** Reason why the task waits or ended. */
   reason: string
 }
 
-/** Array job, task, state, machines, time left, and what may have anything in it at the end. */
+/** Array job, task, state, machines, time left, and last the reason, which may contain any character. */
 export const SQUEUE_FORMAT = '%F|%K|%T|%N|%L|%r'
 
 export function parseJobs(text: string): SlurmTask[] {
@@ -37,13 +37,13 @@ const WAITING = new Set([
 ])
 const RUNNING = new Set(['RUNNING', 'SUSPENDED', 'STOPPED', 'SIGNALING', 'STAGE_OUT', 'RESIZING', 'COMPLETING'])
 
-/** What is left of Slurm's many words for whoever asks whether there will be a node. */
+/** Reduces Slurm's states to three phases. */
 export function phaseOf(state: string | undefined): 'waiting' | 'running' | 'over' {
   if (state !== undefined && WAITING.has(state)) return 'waiting'
   return state !== undefined && RUNNING.has(state) ? 'running' : 'over'
 }
 
-/** As Slurm names it, and as scancel takes it. */
+/** Returns the name of a task that Slurm prints and scancel accepts. */
 export function taskName({ jobId, task }: Pick<SlurmTask, 'jobId' | 'task'>): string {
   return task === undefined ? jobId : `${jobId}_${task}`
 }

@@ -18,30 +18,30 @@ export interface SlurmDeps {
   programs: SlurmPrograms
   clock: Clock
   signal: AbortSignal
-  /** For people who wait. */
+  /** Prints a line of progress. */
   say: (line: string) => void
 }
 
-/** What is the same for all that is submitted. */
+/** Settings of all jobs. */
 export interface SubmitPlan {
-  /** Of jobs; the ids of nodes begin with it. */
+  /** Name of the jobs, and prefix of the node ids. */
   name: string
   config: Config
   workDir: string
   polar: readonly string[]
-  /** Names of environment variables that jobs need besides the usual ones. */
+  /** Names of environment variables that jobs need besides the general ones. */
   environment: readonly string[]
 }
 
 export interface NodesPlan extends SubmitPlan {
   server: string
-  /** Absent: a server that asks for none. */
+  /** Undefined for an open server. */
   token: string | undefined
-  /** For `polar node`, as they were given after `--`. */
+  /** Arguments after `--`, for `polar node`. */
   moreArguments: readonly string[]
 }
 
-/** Submits as many nodes as are missing. Calling it twice is like calling it once; undefined: none was missing. */
+/** Submits the missing nodes. Idempotent. Undefined if none is missing. */
 export async function submitNodes(
   plan: NodesPlan,
   deps: SlurmDeps & { client: Client },
@@ -51,7 +51,7 @@ export async function submitNodes(
   const record = await readRecord(config.data)
   const view = await viewSlurm(record, { ...deps, now: () => deps.clock.now() })
   const live = view.members.filter(isLive)
-  if (live.length > 0) deps.say(`${live.length} of our nodes are here or on their way already`)
+  if (live.length > 0) deps.say(`${live.length} nodes run or are queued already`)
   const missing = slurm.nodes - live.length
   if (missing <= 0) return undefined
   await makeWorkDir(workDir)
@@ -89,7 +89,7 @@ export async function submitNodes(
   return job
 }
 
-/** Starts the server as a job and gives its URL, or finds the one that was started before. */
+/** Starts the server as a job, unless its job runs already, and returns its URL. */
 export async function submitServer(plan: SubmitPlan, deps: SlurmDeps): Promise<string> {
   const { config, workDir } = plan
   const { slurm } = config.cluster
@@ -137,7 +137,7 @@ async function awaitAddress({ jobId, workDir }: { jobId: string; workDir: string
   }
 }
 
-/** Until all have joined that are on their way, one that was submitted just now has failed, or the time is up. */
+/** Waits until all live nodes have joined, a new node has failed, or the time limit is reached. */
 export async function awaitJoined(
   submitted: SubmittedJob | undefined,
   { data, timeoutMs }: { data: string; timeoutMs: number },
@@ -148,7 +148,7 @@ export async function awaitJoined(
   let shown = ''
   for (let delay = POLL_MS.first; ; delay = Math.min(POLL_MS.most, delay * 1.3)) {
     const { members, problem } = await viewSlurm(record, { ...deps, now: () => deps.clock.now() })
-    // What ended before is not waited for.
+    // Nodes that ended earlier are ignored.
     const awaited = members.filter((each) => isLive(each) || each.task.startsWith(`${submitted?.jobId}_`))
     const line = [summarize(awaited), ...(problem === undefined ? [] : [problem])].join('; ')
     if (line !== shown) deps.say(line)
@@ -159,7 +159,7 @@ export async function awaitJoined(
   }
 }
 
-/** `3 joined, 1 pending` */
+/** Formats counts as `3 joined, 1 pending`. */
 function summarize(members: readonly Member[]): string {
   const counts = Map.groupBy(members, ({ state }) => state)
   return [...counts].map(([state, of]) => `${of.length} ${state}`).join(', ')

@@ -8,20 +8,20 @@ import type { SlurmTask } from './slurm-tasks.ts'
 
 export interface SlurmView {
   members: Member[]
-  /** The job that is the server, when we started one and Slurm still knows it. */
+  /** Job of the server, if `up` started it and Slurm still lists it. */
   server?: SlurmTask
-  /** Why the server could not be asked; absent when it could. */
+  /** Reason why the server did not answer; absent if it did. */
   problem?: string
 }
 
 export interface ViewDeps {
   programs: SlurmPrograms
-  /** Absent: nobody knows where the server is. */
+  /** Undefined if no server is configured. */
   client: Pick<Client, 'listNodes'> | undefined
   now: () => number
 }
 
-/** All that was submitted from here, as Slurm and the server see it. A server that does not answer costs its half only. */
+/** Combines the reports of Slurm and of the server about submitted jobs. Works without an answer of the server. */
 export async function viewSlurm(record: SlurmRecord, { programs, client, now }: ViewDeps): Promise<SlurmView> {
   const serverId = record.server?.jobId
   const ids = record.jobs.map(({ jobId }) => jobId)
@@ -35,7 +35,7 @@ export async function viewSlurm(record: SlurmRecord, { programs, client, now }: 
     members: record.jobs.flatMap((job) => joinViews(job, tasks, known, now())),
     ...(server !== undefined && { server }),
     ...(typeof nodes === 'string' && { problem: nodes }),
-    ...(client === undefined && { problem: 'nobody has said where the server is' }),
+    ...(client === undefined && { problem: 'no server is configured; use --server URL' }),
   }
 }
 
@@ -56,5 +56,8 @@ export function formatMembers(members: readonly Member[]): string {
     member.timeLeft || '-',
     member.reason === undefined || member.reason === 'None' ? '' : member.reason,
   ])
-  return formatTable([['Node', 'State', 'Task', 'Slurm', 'Machine', 'Sessions', 'Heard', 'Time left', 'Why'], ...rows])
+  return formatTable([
+    ['Node', 'State', 'Task', 'Slurm', 'Machine', 'Sessions', 'Heartbeat', 'Time left', 'Reason'],
+    ...rows,
+  ])
 }

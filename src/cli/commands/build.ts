@@ -7,25 +7,24 @@ import { toTrace } from '../../trajectory/to-trace.ts'
 import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { formatSummary } from '../views/graph-view.ts'
-import { resolveSession } from '../input/resolve-session.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
 import { print, printJson } from '../views/print.ts'
 
 export const build = defineCommand({
   name: 'build',
-  description: 'Build the trajectory of one session, and say what is trained and what is not.',
-  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  description: 'Build the trajectory of one session, and report which calls are trained and which are excluded.',
+  subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
-    to: { type: 'string', hint: 'FILE', description: "Write the trajectory there, in NVIDIA Polar's form" },
-    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
-    json: { type: 'boolean', description: 'Summary and exclusions as JSON' },
+    from: FROM_FLAG,
+    to: { type: 'string', hint: 'FILE', description: "File for the trajectory, in NVIDIA Polar's format" },
+    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
+    json: { type: 'boolean', description: 'Print summary and exclusions as JSON' },
     ...buildFlags,
   },
   examples: ['polar build last', 'polar build last --splice', 'polar build last --to trajectory.json'],
   async run({ subject, flags }): Promise<ExitCode> {
     const options = await toBuildOptions('build', flags)
-    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const { dir, id } = await resolveSession(subject, resolve(flags.from))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const built = buildSession(session, options)
     if (flags.to !== undefined) await writeFile(flags.to, `${JSON.stringify(toTrajectory(built))}\n`)

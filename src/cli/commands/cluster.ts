@@ -4,11 +4,11 @@ import { down, logs, status, up } from '../cluster/slurm-actions.ts'
 import { createSlurmPrograms } from '../cluster/slurm-programs.ts'
 import type { SlurmDeps } from '../cluster/slurm-up.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { PLACE_FLAGS } from '../input/config-flags.ts'
+import { DATA_FLAGS } from '../input/config-flags.ts'
 import { listenForStop } from '../stop-signals.ts'
 import { printError } from '../views/print.ts'
 
-/** What each flag says, in the words of the file. */
+/** Config path that each flag sets. */
 const PATHS = {
   dir: 'data',
   server: 'node.server',
@@ -29,30 +29,30 @@ const DAY_SECONDS = 86_400
 
 export const cluster = defineCommand({
   name: 'cluster',
-  description: 'Start nodes on many machines as a Slurm job array, watch them, and end them in order.',
+  description: 'Start nodes on many machines as a Slurm job array, show their status and logs, and drain them.',
   words: {
     name: 'slurm up | slurm status | slurm logs [NODE] | slurm down',
-    description: 'What to do; up brings as many nodes as are missing',
+    description: 'Action; up starts the nodes that are missing',
   },
   flags: {
-    ...PLACE_FLAGS,
-    server: { type: 'string', hint: 'URL', description: 'Where the server is, as machines of the cluster reach it' },
-    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token for nodes; or set POLAR_TOKEN' },
-    'with-server': { type: 'boolean', description: 'up: start the server as a job too' },
-    nodes: { type: 'string', hint: 'N', description: 'up: how many there should be' },
+    ...DATA_FLAGS,
+    server: { type: 'string', hint: 'URL', description: 'URL of the server, as machines of the cluster reach it' },
+    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token of scope node; or set POLAR_TOKEN' },
+    'with-server': { type: 'boolean', description: 'up: also start the server as a job' },
+    nodes: { type: 'string', hint: 'N', description: 'up: number of nodes' },
     name: {
       type: 'string',
       hint: 'NAME',
       default: 'polar',
-      description: 'up: of jobs, and what ids of nodes begin with',
+      description: 'up: name of the jobs and prefix of the node ids',
     },
-    partition: { type: 'string', hint: 'NAME', description: 'up: as sbatch takes it' },
-    account: { type: 'string', hint: 'NAME', description: 'up: as sbatch takes it' },
-    qos: { type: 'string', hint: 'NAME', description: 'up: as sbatch takes it' },
-    time: { type: 'string', hint: 'TIME', description: 'up: longest that a job may run, as 04:00:00' },
+    partition: { type: 'string', hint: 'NAME', description: 'up: --partition of sbatch' },
+    account: { type: 'string', hint: 'NAME', description: 'up: --account of sbatch' },
+    qos: { type: 'string', hint: 'NAME', description: 'up: --qos of sbatch' },
+    time: { type: 'string', hint: 'TIME', description: 'up: time limit of a job, such as 04:00:00' },
     cpus: { type: 'string', hint: 'N', description: 'up: cores of each machine' },
-    memory: { type: 'string', hint: 'SIZE', description: 'up: memory of each machine, as 64G' },
-    gres: { type: 'string', hint: 'WHAT', description: 'up: generic resources of each machine, as gpu:8' },
+    memory: { type: 'string', hint: 'SIZE', description: 'up: memory of each machine, such as 64G' },
+    gres: { type: 'string', hint: 'WHAT', description: 'up: generic resources of each machine, such as gpu:8' },
     'work-dir': {
       type: 'string',
       hint: 'DIR',
@@ -62,37 +62,38 @@ export const cluster = defineCommand({
       type: 'string',
       hint: 'SECONDS',
       default: '600',
-      description: 'up: how long for nodes to join; 0 does not',
+      description: 'up: how long to wait until the nodes have joined; 0 does not wait',
     },
     grace: {
       type: 'string',
       hint: 'SECONDS',
       default: '600',
-      description: 'down: for nodes to finish what they have; with 0 they give it back',
+      description: 'down: how long nodes may finish their sessions; with 0 they return them to the queue',
     },
-    'keep-server': { type: 'boolean', description: 'down: leave a server that up has started' },
-    lines: { type: 'string', hint: 'N', default: '20', description: 'logs: how many of each' },
-    follow: { type: 'boolean', description: 'logs: go on as they grow' },
-    json: { type: 'boolean', description: 'up, status: print one line of JSON a node' },
+    'keep-server': { type: 'boolean', description: 'down: keep a server that up started' },
+    lines: { type: 'string', hint: 'N', default: '20', description: 'logs: number of last lines of each log' },
+    follow: { type: 'boolean', description: 'logs: print new lines as they are written' },
+    json: { type: 'boolean', description: 'up, status: print one line of JSON for each node' },
   },
   rest: 'flags of polar node, for up',
   examples: [
     'polar cluster slurm up --nodes 8 --partition gpu --server http://login1:8080 --token-file node.token',
-    'polar cluster slurm up --config polar.yaml --with-server -- --upstream http://engine:8000 --run 32',
+    'polar cluster slurm up --config polar.yaml --with-server -- --engine-url http://engine:8000 --run 32',
     'polar cluster slurm status',
     'polar cluster slurm logs --follow',
     'polar cluster slurm down --grace 1800',
   ],
   async run({ flags, words: [manager, action, ...more], rest }): Promise<ExitCode> {
-    if (manager !== 'slurm') throw usageError('cluster', `say slurm up, slurm status, slurm logs or slurm down`)
+    if (manager !== 'slurm')
+      throw usageError('cluster', `name an action: slurm up, slurm status, slurm logs or slurm down`)
     if (more.length > (action === 'logs' ? 1 : 0)) throw usageError('cluster', `unexpected argument "${more.at(-1)}"`)
     const { config, warnings } = await loadConfig({
-      ...(flags.config === undefined ? {} : { file: flags.config }),
+      file: flags.config,
       env: process.env,
       flags: Object.entries(PATHS).map(([flag, path]) => ({ flag, path, value: flags[flag as keyof typeof PATHS] })),
     })
     for (const warning of warnings) printError(`Warning: ${warning}\n`)
-    if (rest.length > 0 && action !== 'up') throw usageError('cluster', 'nothing may stand after -- but with slurm up')
+    if (rest.length > 0 && action !== 'up') throw usageError('cluster', 'arguments after -- are only for slurm up')
     using stop = listenForStop()
     const deps: SlurmDeps = {
       programs: createSlurmPrograms(process.env),
@@ -116,18 +117,18 @@ export const cluster = defineCommand({
           return await logs(config, deps, {
             wanted: more[0],
             lines: parseNumber('cluster', 'lines', flags.lines, { min: 0, max: 10_000 }),
-            goesOn: flags.follow,
+            isFollowed: flags.follow,
           })
         case 'down':
           return await down(config, deps, seconds('grace', flags.grace) * 1000, flags['keep-server'])
         case undefined:
-          throw usageError('cluster', 'say what to do with slurm: up, status, logs or down')
+          throw usageError('cluster', 'name an action: slurm up, slurm status, slurm logs or slurm down')
         default:
-          throw usageError('cluster', `there is no "slurm ${action}"`)
+          throw usageError('cluster', `unknown action "slurm ${action}"`)
       }
     } catch (error) {
       if (!stop.first.aborted) throw error
-      printError('Stopped waiting. Jobs go on as they are: polar cluster slurm status\n')
+      printError('Stopped waiting. The jobs continue; see: polar cluster slurm status\n')
       return EXIT.interrupted
     }
   },

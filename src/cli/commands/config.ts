@@ -1,17 +1,17 @@
 import { toJsonSchema } from '../../config/list-fields.ts'
 import { printConfig, toJsonConfig } from '../../config/print-config.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
-import { loadFromFlags, PLACE_FLAGS } from '../input/config-flags.ts'
+import { loadFromFlags, DATA_FLAGS } from '../input/config-flags.ts'
 import { print, printJson } from '../views/print.ts'
 
 export const config = defineCommand({
   name: 'config',
-  description: 'See which settings hold and where each comes from, and check them. Secrets are never printed.',
-  words: { name: 'print | check | schema', description: 'What to do; schema is JSON Schema, for editors' },
+  description: 'Print the effective settings with their origins, or check them. Secrets are never printed.',
+  words: { name: 'print | check | schema', description: 'Action; schema prints a JSON Schema for editors' },
   flags: {
-    ...PLACE_FLAGS,
-    origins: { type: 'boolean', description: 'print: say behind each value where it comes from' },
-    json: { type: 'boolean', description: 'print: as JSON' },
+    ...DATA_FLAGS,
+    origins: { type: 'boolean', description: 'print: add the origin of each value' },
+    json: { type: 'boolean', description: 'print: print JSON' },
   },
   examples: [
     'polar config print --origins',
@@ -26,7 +26,7 @@ export const config = defineCommand({
         return EXIT.done
       case 'check': {
         const { file } = await loadFromFlags(flags)
-        print(`${file === undefined ? 'There is no polar.yaml; all defaults' : file}: fine\n`)
+        print(`${file === undefined ? 'No polar.yaml, all defaults' : file}: valid\n`)
         return EXIT.done
       }
       case 'print': {
@@ -36,9 +36,9 @@ export const config = defineCommand({
         return EXIT.done
       }
       case undefined:
-        throw usageError('config', 'say print, check or schema')
+        throw usageError('config', 'name an action: print, check or schema')
       default:
-        throw usageError('config', `there is no "${action}"`)
+        throw usageError('config', `unknown action "${action}"`)
     }
   },
 })

@@ -25,7 +25,7 @@ const serve = (options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'apiKey'>) 
   startEngine({ ...options, script: 'default: { text: "It is sunny in Paris today." }' })
 
 describe('polar doctor', () => {
-  test('says what this machine has', async () => {
+  test('reports versions, memory, disk and runtimes of this machine', async () => {
     const { code, stdout } = await doctor()
     expect(code).toBe(0)
     expect(stdout).toMatch(/✓ polar +\d+\.\d+/)
@@ -41,9 +41,9 @@ describe('polar doctor', () => {
     ['sglang', 'none', true],
     ['llamacpp', 'lossy', true],
     ['openai', 'none', false],
-  ] as const)('recognises %s and tells what can be captured there', async (wire, idsInStreams, isExact) => {
+  ] as const)('detects %s and reports what can be captured from it', async (wire, idsInStreams, isExact) => {
     await using engine = await serve({ wire })
-    const { code, stdout } = await doctor('--upstream', engine.url, '--json')
+    const { code, stdout } = await doctor('--engine-url', engine.url, '--json')
     expect(code).toBe(isExact ? 0 : 1)
     expect(JSON.parse(stdout)).toMatchObject({
       exact: isExact,
@@ -53,9 +53,9 @@ describe('polar doctor', () => {
     })
   })
 
-  test('people read each finding and what it means', async () => {
+  test('prints each finding with its consequence', async () => {
     await using engine = await serve({ wire: 'vllm', wireVersion: '0.12' })
-    const { code, stdout } = await doctor('--upstream', engine.url)
+    const { code, stdout } = await doctor('--engine-url', engine.url)
     expect(code).toBe(0)
     expect(stdout).toContain(`vllm 0.12 at ${engine.url}, model tiny`)
     expect(stdout).toMatch(/! ids-in-streams +0\.12: parsers .* drop ids in streams\n +A call with `stream`/)
@@ -63,38 +63,44 @@ describe('polar doctor', () => {
     expect(stdout).not.toMatch(/ $/m)
   })
 
-  test('several replicas, and an engine of the kind one says', async () => {
+  test('checks several replicas, and an engine as the kind of --engine-kind', async () => {
     await using one = await serve({ wire: 'vllm' })
     await using two = await serve({ wire: 'vllm', wireVersion: '0.20' })
-    const both = await doctor('--upstream', `${one.url},${two.url}`, '--json')
+    const both = await doctor('--engine-url', `${one.url},${two.url}`, '--json')
     expect(both.code).toBe(0)
     expect(JSON.parse(both.stdout)).toMatchObject({
       upstream: { url: `${one.url},${two.url}`, capabilities: { tokenInChat: false, idsInStreams: 'complete' } },
     })
-    const asText = await doctor('--upstream', one.url, '--engine', 'openai')
+    const asText = await doctor('--engine-url', one.url, '--engine-kind', 'openai')
     expect(asText.code).toBe(1)
     expect(asText.stdout).toContain('✗ ids-out')
   })
 
-  test('an engine that refuses tools, or another key', async () => {
+  test('reports an engine that rejects tools, or the key; former flags still work', async () => {
     await using engine = await serve({ wire: 'vllm', apiKey: 'secret' })
-    expect((await doctor('--upstream', engine.url)).code).toBe(3)
-    expect((await doctor('--upstream', engine.url, '--upstream-key', 'secret')).code).toBe(0)
+    expect((await doctor('--engine-url', engine.url)).code).toBe(3)
+    const former = await doctor('--upstream', engine.url, '--upstream-key=secret')
+    expect(former).toMatchObject({
+      code: 0,
+      stderr:
+        '--upstream is now --engine-url; the old spelling works until the next release.\n' +
+        '--upstream-key is now --engine-key; the old spelling works until the next release.\n',
+    })
     const server = refusingTools(engine.url)
     await once(server.listen(0, '127.0.0.1'), 'listening')
     const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-    const { code, stdout } = await doctor('--upstream', url, '--upstream-key', 'secret')
+    const { code, stdout } = await doctor('--engine-url', url, '--engine-key', 'secret')
     server.close()
     expect(code).toBe(1)
     expect(stdout).toMatch(/✗ tools +rejected: "auto" tool choice requires/)
     expect(stdout).toContain('--enable-auto-tool-choice')
   })
 
-  test('nothing that answers, and a URL that is none', async () => {
-    const absent = await doctor('--upstream', 'http://127.0.0.1:9')
+  test('exits with 3 if no engine answers, with 2 if the URL is invalid', async () => {
+    const absent = await doctor('--engine-url', 'http://127.0.0.1:9')
     expect(absent.code).toBe(3)
     expect(absent.stdout).toContain('No engine answers at http://127.0.0.1:9')
-    expect((await doctor('--upstream', 'gpu-box')).code).toBe(2)
+    expect((await doctor('--engine-url', 'gpu-box')).code).toBe(2)
   })
 })
 

@@ -11,8 +11,9 @@ import type { RuntimeCheck } from '../../node/sandbox/runtimes/runtime.ts'
 import { StageWidths } from '../../node/session/stages.ts'
 import { machineMemory, defaultMemoryMb } from '../../node/sandbox/default-memory.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
-import { ENGINE_FLAG, openEngine } from '../../compose/open-engine.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { openEngine } from '../../compose/open-engine.ts'
+import { ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
+import { DEFAULT_OUT } from '../input/resolve-session.ts'
 import { loadRuntimeSettings, locateBubblewrap, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
 import { openRuntime } from '../input/sandbox-options.ts'
 import { readVersion } from '../../compose/version.ts'
@@ -20,29 +21,29 @@ import { print, printJson } from '../views/print.ts'
 
 export const doctor = defineCommand({
   name: 'doctor',
-  description: 'Check this machine, and an engine if you name one: what can be captured there, and what to change.',
+  description: 'Check this machine, and an engine if --engine-url is set: what can be captured, and what to change.',
   flags: {
-    upstream: { type: 'string', hint: 'URL', description: 'A running engine to try out, by a few tiny requests' },
-    engine: ENGINE_FLAG,
-    model: { type: 'string', hint: 'NAME', description: 'Model to ask for; without it the first it serves' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions would be written', default: DEFAULT_OUT },
+    'engine-url': {
+      ...ENGINE_FLAGS['engine-url'],
+      description: 'Engine to check with a few requests of one token (default: check no engine)',
+    },
+    'engine-kind': ENGINE_FLAGS['engine-kind'],
+    'engine-key': ENGINE_KEY_FLAG,
+    model: ENGINE_FLAGS.model,
+    out: {
+      type: 'string',
+      hint: 'DIR',
+      description: 'Folder for sessions, whose disk is checked',
+      default: DEFAULT_OUT,
+    },
     config: RUNTIMES_CONFIG_FLAG,
-    json: { type: 'boolean', description: 'Print what was found as JSON' },
+    json: { type: 'boolean', description: 'Print the result as JSON' },
   },
-  examples: ['polar doctor', 'polar doctor --upstream http://localhost:8000'],
+  examples: ['polar doctor', 'polar doctor --engine-url http://localhost:8000'],
   async run({ flags }): Promise<ExitCode> {
     const machine = await examineMachine(resolve(flags.out))
     const sandboxes = await examineRuntimes(flags.config)
-    const engine =
-      flags.upstream === undefined
-        ? undefined
-        : await examineEngine({
-            upstream: flags.upstream,
-            engine: flags.engine,
-            model: flags.model,
-            upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
-          })
+    const engine = flags['engine-url'] === undefined ? undefined : await examineEngine(toEngineChoice(flags))
     if (flags.json) printJson(toJson(machine, sandboxes, engine))
     else print(toText(machine, sandboxes, engine))
     if (engine?.failure !== undefined) return EXIT.unreachable
@@ -56,13 +57,13 @@ export const doctor = defineCommand({
 interface Check {
   name: 'polar' | 'node' | 'memory' | 'disk' | 'model'
   value: string
-  /** Of a check that is not fine, what to do; of one that is, what to know. */
+  /** What to do if the check failed, else further information. */
   note: string
   isFine: boolean
 }
 
 const MINIMUM_NODE = '22.19'
-/** A day of agents writes about this much. */
+/** About what agents write in a day. */
 const LOW_BYTES = 1024 ** 3
 
 async function examineMachine(dir: string): Promise<Check[]> {
@@ -80,7 +81,7 @@ function checkNode(version: string): Check {
   return { name: 'node', value: version, note: isFine ? '' : `Polar needs ${MINIMUM_NODE} or newer.`, isFine }
 }
 
-/** What a node with the default widths gives its sandboxes, and whether the kernel would rather kill those than the node. */
+/** Reports the memory of each sandbox with the default widths, and whether the kernel kills sandboxes before the node. */
 function checkMemory(): Check {
   const bytes = machineMemory()
   const share = defaultMemoryMb(bytes, StageWidths.parse({}))
@@ -93,14 +94,15 @@ function checkMemory(): Check {
 async function checkDisk(dir: string): Promise<Check> {
   const name = 'disk'
   const found = await statNearest(dir)
-  if (found === undefined) return { name, value: 'unknown', note: `${dir} cannot be looked at.`, isFine: false }
+  if (found === undefined)
+    return { name, value: 'unknown', note: `The free space of ${dir} cannot be read.`, isFine: false }
   const free = found.bavail * found.bsize
   const isFine = free >= LOW_BYTES
-  const note = isFine ? '' : 'Free some space, or choose another place with --out DIR.'
+  const note = isFine ? '' : 'Free some space, or choose another folder with --out DIR.'
   return { name, value: `${formatBytes(free)} free for ${dir}`, note, isFine }
 }
 
-/** Of the folder, or of the one it will be made in. */
+/** Reads the free space of the folder, or of its nearest parent that exists. */
 async function statNearest(dir: string): Promise<{ bavail: number; bsize: number } | undefined> {
   const found = await statfs(dir).catch(() => undefined)
   if (found !== undefined) return found
@@ -113,7 +115,7 @@ function formatBytes(bytes: number): string {
   return gigabytes >= 1 ? `${gigabytes.toFixed(1)} GiB` : `${Math.floor(bytes / 1024 ** 2)} MiB`
 }
 
-/** A variable, so that the compiler does not look for it: it is no dependency of ours. */
+/** A variable, so that the compiler does not resolve the package, which is not a dependency. */
 const NATIVE_PACKAGE: string = 'onnxruntime-node'
 
 async function checkModel(): Promise<Check> {
@@ -133,7 +135,7 @@ type RuntimeChecks = Readonly<Record<string, RuntimeCheck>>
 
 const RUNTIME_CHECK_MS = 20_000
 
-/** By really starting one of each kind. That one is missing is no fault: nobody needs them all. */
+/** Starts a sandbox of each kind. A runtime that is missing is not a failure. */
 async function examineRuntimes(config: string | undefined): Promise<RuntimeChecks> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-doctor-'))
   const { runtimes: configured } = await loadRuntimeSettings(process.env, config)
@@ -221,7 +223,7 @@ function engineLines(engine: Examined | undefined): string[] {
     '',
     allowsExact(report)
       ? 'Calls to this engine can be captured exactly.'
-      : 'Calls to this engine cannot be captured exactly: see what is marked ✗.',
+      : 'Calls to this engine cannot be captured exactly: see the findings marked ✗.',
   ]
 }
 

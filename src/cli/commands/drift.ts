@@ -17,42 +17,41 @@ import { formatSuggestions } from '../drift/format-suggestions.ts'
 import { suggestRules, type SuggestResult } from '../drift/suggest-rules.ts'
 import { loadTinyPrompt } from '../drift/tiny-prompt.ts'
 import { createRequestReader } from '../../compose/read-request.ts'
-import { resolveSession } from '../input/resolve-session.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
+import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
 import { isTiny, openTokenSource, TOKENIZER_FLAG } from '../../compose/token-decoder.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
 export const drift = defineCommand({
   name: 'drift',
   description:
-    'Explain where a prompt does not go on literally from an earlier call: which token, why, what to change.',
-  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+    'Explain where a prompt does not continue an earlier call token by token: the token, the reason, and what to change.',
+  subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    from: FROM_FLAG,
     call: { type: 'string', hint: 'N', description: 'Only this call, counted from 1' },
     tokenizer: TOKENIZER_FLAG,
-    upstream: { type: 'string', hint: 'URL', description: 'A running engine to ask for the text of tokens' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
+    'engine-url': { ...ENGINE_FLAGS['engine-url'], description: 'Engine that returns the text of tokens' },
+    'engine-key': ENGINE_KEY_FLAG,
     suggest: {
       type: 'boolean',
-      description: 'Find bytes that change without meaning anything, and write a quirk rule',
+      description: 'Find bytes that change without a change of meaning, and write quirk rules for them',
     },
-    to: { type: 'string', hint: 'FILE', description: 'With --suggest: where the rules go; else they are printed' },
-    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
-    fail: { type: 'boolean', description: 'Exit with 1 if any prompt breaks' },
-    json: { type: 'boolean', description: 'Everything as JSON' },
+    to: { type: 'string', hint: 'FILE', description: 'With --suggest: file for the rules (default: standard output)' },
+    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
+    fail: { type: 'boolean', description: 'Exit with 1 if any prompt diverges' },
+    json: { type: 'boolean', description: 'Print everything as JSON' },
   },
   examples: ['polar drift last', 'polar drift last --call 3', 'polar drift last --suggest --to quirks.yaml'],
   async run({ subject, flags }): Promise<ExitCode> {
-    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const { dir, id } = await resolveSession(subject, resolve(flags.from))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const graph = buildGraph(session, createRequestReader(session))
     if (flags.suggest) return suggest(session, graph, flags)
     const breaks = selectBreaks(findBreaks(graph), session, flags.call)
     const source = await openTokenSource(session, {
       tokenizer: flags.tokenizer,
-      upstream: flags.upstream,
-      upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
+      engine: toEngineChoice(flags),
     })
     const decoder = await source?.load(breaks.flatMap(shownIds))
     if (flags.json) printJson(toBreaksJson(session, graph, breaks, decoder), 2)
@@ -100,7 +99,7 @@ function formatBreaks(graph: CallGraph, breaks: readonly Break[], decoder: Token
   const width = process.stdout.columns ?? Number(process.env['COLUMNS'] ?? 100)
   const hint =
     breaks.length > 0 && decoder === undefined
-      ? 'Tokens are shown by their ids: name --tokenizer DIR or --upstream URL to read them.\n'
+      ? 'Tokens are shown by their ids: add --tokenizer DIR or --engine-url URL to see their text.\n'
       : ''
   const advised = new Map<string, number>()
   const texts = breaks.map((found) => {
@@ -133,7 +132,7 @@ async function suggest(
   return isBroken && rules.length === 0 ? EXIT.failed : EXIT.done
 }
 
-/** YAML; JSON, which is YAML too, where the text of a rule has characters that a terminal would not show. */
+/** Renders YAML; or JSON, which is also YAML, if a rule has characters that a terminal would not show. */
 function renderRules(rules: readonly QuirkRule[]): string {
   const yaml = stringify(rules, { lineWidth: 0 })
   return toVisibleText(yaml) === yaml ? yaml : `${toVisibleJson(JSON.stringify(rules, null, 2))}\n`
@@ -143,13 +142,13 @@ function toJson(session: SessionRecord, { suggestions, refused, proof }: Suggest
   return { session_id: session.id, rules: suggestions.map(({ rule }) => rule), refused, proof }
 }
 
-/** Rules may have been edited by hand since. */
+/** Does not overwrite a file, whose rules may have been edited. */
 async function writeNew(path: string, text: string): Promise<void> {
   try {
     await writeFile(path, text, { flag: 'wx' })
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
-    const problem = code === 'EEXIST' ? 'there is such a file already' : code
+    const problem = code === 'EEXIST' ? 'the file already exists' : code
     throw new RolloutError('config.invalid', `The rules cannot be written to ${path}: ${problem}.`, { cause: error })
   }
 }

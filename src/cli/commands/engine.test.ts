@@ -54,13 +54,13 @@ describe('polar engine', () => {
     expect((await readFile(log, 'utf8')).trimEnd().split('\n')).toHaveLength(1)
   })
 
-  test('refuses to be reached from elsewhere without a key', async () => {
+  test('rejects an address other than loopback without a key', async () => {
     const { code, stderr } = await outcome(polar('--host', '0.0.0.0', '--script', script))
     expect(code).toBe(2)
     expect(stderr).toContain('--api-key')
   })
 
-  test('names what is wrong in a script', async () => {
+  test('reports problems of a script', async () => {
     const broken = join(folder, 'broken.yaml')
     await writeFile(broken, 'default: {txt: x}\n')
     const { code, stderr } = await outcome(polar('--script', broken))

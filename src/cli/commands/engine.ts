@@ -1,7 +1,6 @@
-import { readFile } from 'node:fs/promises'
 import type { WireKind } from '@polar-rl/tiny-engine'
+import { readScript } from '../../compose/open-engine.ts'
 import { startTinyEngine } from '../../compose/tiny-engine.ts'
-import { RolloutError } from '../../model/failure.ts'
 import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
 import { untilSignal } from '../until-signal.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
@@ -12,35 +11,52 @@ const BACKENDS = ['auto', 'native', 'wasm'] as const
 
 export const engine = defineCommand({
   name: 'engine',
-  description: 'Serve the tiny model, or a script, on this machine the way a vLLM server does.',
+  description: 'Serve the tiny model, or a script, over the HTTP API of vLLM or another engine.',
   flags: {
-    port: { type: 'string', hint: 'N', description: 'Port to listen on; 0 takes one that is free', default: '0' },
+    port: { type: 'string', hint: 'N', description: 'Port to listen on; 0 chooses a free port', default: '0' },
     host: { type: 'string', hint: 'ADDRESS', description: 'Address to listen on', default: '127.0.0.1' },
     wire: {
       type: 'string',
       hint: 'KIND',
       choices: WIRES,
       default: 'vllm',
-      description: 'Whose HTTP API to speak, as far as a gateway needs it',
+      description: 'Engine whose HTTP API is served, as far as a gateway needs it',
     },
     'wire-version': {
       type: 'string',
       hint: 'VERSION',
-      description: 'An older version of it, as vLLM 0.12 or SGLang 0.5.14, with what that one gets wrong',
+      description: 'Older version to imitate, including its bugs, such as 0.12 for vLLM or 0.5.14 for SGLang',
     },
-    'model-name': { type: 'string', hint: 'NAME', description: 'What the model is called', default: 'tiny' },
-    'max-model-len': { type: 'string', hint: 'N', description: 'Tokens of prompt and answer', default: '32768' },
-    script: { type: 'string', hint: 'FILE', description: 'Turns to play instead of asking the model (YAML)' },
-    log: { type: 'string', hint: 'FILE', description: 'Gets a JSON line per generation: ids, log probabilities, text' },
+    'model-name': { type: 'string', hint: 'NAME', description: 'Name of the served model', default: 'tiny' },
+    'max-model-len': {
+      type: 'string',
+      hint: 'N',
+      description: 'Context limit in tokens, prompt and answer together',
+      default: '32768',
+    },
+    script: {
+      type: 'string',
+      hint: 'FILE',
+      description: 'YAML file of turns to replay instead of sampling from the model',
+    },
+    log: {
+      type: 'string',
+      hint: 'FILE',
+      description: 'File for a JSON line per generation: ids, log probabilities, text',
+    },
     backend: {
       type: 'string',
       hint: 'KIND',
       choices: BACKENDS,
       default: 'auto',
-      description: 'What the model runs on; native needs the package onnxruntime-node',
+      description: 'Runtime of the model; native needs the package onnxruntime-node',
     },
-    workers: { type: 'string', hint: 'N', description: 'Threads for the model; without it one per core, at most 4' },
-    'api-key': { type: 'string', hint: 'KEY', description: 'Ask clients for this key; needed beyond this machine' },
+    workers: { type: 'string', hint: 'N', description: 'Threads for the model (default: one per core, at most 4)' },
+    'api-key': {
+      type: 'string',
+      hint: 'KEY',
+      description: 'Key that clients must send; required unless the address is loopback',
+    },
   },
   examples: [
     'polar engine --port 8000',
@@ -51,10 +67,7 @@ export const engine = defineCommand({
     const { host, script } = flags
     const apiKey = flags['api-key']
     if (!isLoopbackHost(host) && apiKey === undefined) {
-      throw usageError(
-        'engine',
-        `${host} can be reached from other machines; give an --api-key, or listen on 127.0.0.1`,
-      )
+      throw usageError('engine', `${host} can be reached from other machines; set --api-key, or listen on 127.0.0.1`)
     }
     const number = (flag: 'port' | 'max-model-len' | 'workers', min: number, max: number): number | undefined => {
       const text = flags[flag]
@@ -79,13 +92,3 @@ export const engine = defineCommand({
     return signal === 'SIGINT' ? EXIT.interrupted : EXIT.done
   },
 })
-
-async function readScript(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    throw new RolloutError('config.invalid', `Cannot read the script ${path}: ${(error as Error).message}`, {
-      cause: error,
-    })
-  }
-}

@@ -24,47 +24,49 @@ import { chooseRun, NO_RUN, scoresOfRun, type RunChoice } from '../input/choose-
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { loadScores } from '../input/load-scores.ts'
 import { createProgress } from '../views/progress.ts'
-import { resolveSession } from '../input/resolve-session.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
 import { printError, printJson } from '../views/print.ts'
 
 const NAME = 'export'
 
 export const exportCommand = defineCommand({
   name: NAME,
-  description: 'Turn recorded sessions into training data.',
-  subject: { name: 'session', description: 'Session id, its folder, "last" or "all"', default: 'all' },
+  description: 'Export recorded sessions as training data.',
+  subject: { name: 'session', description: 'Session id, folder of a session, "last" or "all"', default: 'all' },
   flags: {
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    from: FROM_FLAG,
     format: {
       type: 'string',
       hint: `${exporters.kinds.join('|')}|FILE`,
       default: 'jsonl',
       description: 'Output format, or the path of a module that exports "exporter"',
     },
-    set: { type: 'string', hint: 'KEY=VALUE,…', description: 'Options of the format, as docs/export.md lists them' },
+    set: { type: 'string', hint: 'KEY=VALUE,…', description: 'Options of the format (see docs/export.md)' },
     to: {
       type: 'string',
       hint: 'PATH',
-      description: 'Output file, or folder for parquet and verl; else standard output',
+      description: 'Output file, or folder for parquet and verl (default: standard output)',
     },
     run: {
       type: 'string',
       hint: 'ID',
-      description: 'Sessions of one "polar run", or "all" runs; else those of the last run. Groups never span runs',
+      description: 'Sessions of this "polar run", or of "all" runs (default: the last run). Groups never span runs',
     },
-    resume: { type: 'boolean', description: 'Go on with an interrupted export to the same place' },
-    salvage: { type: 'boolean', description: 'Read what is whole of damaged sessions' },
+    resume: { type: 'boolean', description: 'Continue an interrupted export to the same --to' },
+    salvage: { type: 'boolean', description: 'Read the intact part of damaged sessions' },
     ...buildFlags,
-    rewards: { type: 'string', hint: 'FILE', description: 'Scores, one JSON object with a session_id a line' },
+    rewards: { type: 'string', hint: 'FILE', description: 'Scores: one JSON object with a session_id per line' },
     advantages: {
       type: 'string',
       hint: 'HOW',
       choices: AdvantageMethod.options,
       description:
-        "Set each session's reward against those of its group_id: grpo-trl and grpo-verl divide by the deviation of the sample (N - 1), grpo-std of the population (N)",
+        'Compute advantages within each group_id: grpo-trl and grpo-verl divide by the standard deviation of the sample (N - 1), grpo-std by that of the population (N)',
     },
-    json: { type: 'boolean', description: 'The report as JSON: on standard output, or on standard error without --to' },
+    json: {
+      type: 'boolean',
+      description: 'Print the report as JSON on standard output; without --to on standard error',
+    },
   },
   examples: [
     'polar export last --builder prefix_merging --format jsonl --to traces.jsonl',
@@ -72,7 +74,7 @@ export const exportCommand = defineCommand({
     'polar export all | jq .metadata.session_id',
   ],
   async run({ subject, flags }): Promise<ExitCode> {
-    // Sessions pass through and leave nothing: letting the space for young objects grow would cost 100 MB and save no time.
+    // Sessions are garbage after they are written: a growing young generation would cost 100 MB and save no time.
     setFlagsFromString('--semi-space-growth-factor=1')
     const build = await toBuildOptions(NAME, flags)
     const exporter = await toExporter(flags.format, flags.set)
@@ -80,12 +82,12 @@ export const exportCommand = defineCommand({
       throw usageError(NAME, '--advantages needs --rewards FILE')
     }
     const given = flags.rewards === undefined ? undefined : await loadScores(flags.rewards)
-    const { dir, sessions, ids, run, runs } = await chooseSessions(subject, resolve(flags.out), flags.run)
+    const { dir, sessions, ids, run, runs } = await chooseSessions(subject, resolve(flags.from), flags.run)
     const scores = given && scoresOfRun(given, sessions, run)
     const fingerprint = await fingerprintOf({ ...flags, subject, run })
     await using sink = await openSink(exporter, { ...flags, fingerprint })
     if (sink === undefined) {
-      printError(`${flags.to} is complete already; without --resume it is written anew.\n`)
+      printError(`${flags.to} is already complete. Without --resume it is written again.\n`)
       return EXIT.done
     }
     const progress = createProgress({ total: ids.length, label: 'Exporting' })
@@ -127,13 +129,13 @@ function toOption(text: string): unknown {
 
 interface Chosen extends RunChoice {
   dir: string
-  /** All that are in the folder. */
+  /** All sessions of the folder. */
   sessions: SessionOrigin[]
 }
 
-async function chooseSessions(subject: string, out: string, run: string | undefined): Promise<Chosen> {
-  if (subject !== 'all' && run !== undefined) throw usageError(NAME, '--run chooses among all sessions, not with one')
-  const { dir, id } = subject === 'all' ? { dir: out } : await resolveSession(subject, out)
+async function chooseSessions(subject: string, from: string, run: string | undefined): Promise<Chosen> {
+  if (subject !== 'all' && run !== undefined) throw usageError(NAME, '--run cannot be combined with a session')
+  const { dir, id } = subject === 'all' ? { dir: from } : await resolveSession(subject, from)
   const sessions = await createCallLogReader({ dir }).listOrigins()
   if (id === undefined) return { dir, sessions, ...chooseRun(NAME, sessions, run) }
   const own = sessions.filter((session) => session.id === id)
@@ -149,7 +151,7 @@ function toAdvantages(scores: ReadonlyMap<string, SessionScore>, method: string 
   return method === undefined ? new Map() : advantagesOf([...scores.values()], AdvantageMethod.parse(method))
 }
 
-// --- where it goes ----------------------------------------------------------------------------------------------------
+// --- the output -------------------------------------------------------------------------------------------------------
 
 interface SinkFlags {
   to: string | undefined
@@ -167,7 +169,7 @@ async function openSink(exporter: Exporter, flags: SinkFlags): Promise<ExportSin
   }
   try {
     if (!exporter.isAppendable) return await openPartsSink(exporter, { dir: to, resume, fingerprint })
-    // A pipe or a device has no place beside it for an unfinished file.
+    // A partial file cannot be written beside a pipe or a device.
     const found = statSync(to, { throwIfNoEntry: false })
     if (found?.isDirectory()) throw usageError(NAME, `${to} is a folder, and --format ${format} is written to a file`)
     if (found !== undefined && !found.isFile()) return openStreamSink(exporter, createWriteStream(to))
@@ -178,7 +180,7 @@ async function openSink(exporter: Exporter, flags: SinkFlags): Promise<ExportSin
   }
 }
 
-/** Every format that can be printed is JSON. */
+/** Escapes hidden characters. Every format that can be printed is JSON. */
 function createVisibleStream(terminal: NodeJS.WriteStream): Writable {
   return new Writable({
     decodeStrings: false,
@@ -189,9 +191,9 @@ function createVisibleStream(terminal: NodeJS.WriteStream): Writable {
   })
 }
 
-/** Of all flags that decide what is written, and of what is in the files they name. */
+/** Hashes all flags that determine the output, and the contents of the files that they name. */
 async function fingerprintOf(flags: Readonly<Record<string, string | boolean | undefined>>): Promise<string> {
-  const { out: _out, to: _to, resume: _resume, json: _json, ...deciding } = flags
+  const { from: _from, to: _to, resume: _resume, json: _json, ...deciding } = flags
   const hash = createHash('sha256').update(JSON.stringify(deciding, Object.keys(deciding).toSorted()))
   const { rewards, 'builder-module': builder, format } = flags
   for (const path of [rewards, builder, isExporterModule(String(format)) && format]) {
@@ -200,11 +202,11 @@ async function fingerprintOf(flags: Readonly<Record<string, string | boolean | u
   return hash.digest('hex').slice(0, 32)
 }
 
-/** Undefined for a reader that has seen enough, which is no failure. */
+/** Returns undefined if the reader of standard output closed it, which is not a failure. */
 function whenOutputFails(error: unknown, to: string | undefined): undefined {
   if (to === undefined && errnoOf(error) === 'EPIPE') return undefined
   if (errnoOf(error) === undefined || to === undefined) throw error
-  const message = `Writing ${to} failed: ${describeError(error)}. When that is mended, --resume goes on from there.`
+  const message = `Writing ${to} failed: ${describeError(error)}. Solve this problem, then continue with --resume.`
   throw new RolloutError('store.unavailable', message, { cause: error })
 }
 
@@ -242,22 +244,22 @@ function formatReport(report: ExportReport, unknownScores: number): string {
   ]
   if (report.resumedSessions > 0) {
     const there = `${count(report.resumedSamples, 'trace')} of ${count(report.resumedSessions, 'session')}`
-    lines.push(`  went on from an interrupted export with ${there}`)
+    lines.push(`  continued an interrupted export with ${there}`)
   }
   for (const [reason, { calls, tokens: left, example }] of Object.entries(exclusions)) {
-    lines.push(`  left out ${left} sampled tokens of ${count(calls, 'call')} (${reason}): ${example}`)
+    lines.push(`  excluded ${left} sampled tokens of ${count(calls, 'call')} (${reason}): ${example}`)
   }
   for (const [need, samples] of Object.entries(report.refused)) {
     const what = need === 'reward' ? 'a reward' : 'log probabilities'
-    lines.push(`  left out ${count(samples, 'trace')} without ${what}, which this format cannot do without`)
+    lines.push(`  excluded ${count(samples, 'trace')} without ${what}, which this format requires`)
   }
   if (incomplete.length > 0) lines.push(`  ${count(incomplete.length, 'recording')} not closed or with gaps`)
   if (unscored > 0) lines.push(`  ${count(unscored, 'session')} without a reward`)
-  if (unknownScores > 0) lines.push(`  ${count(unknownScores, 'score')} of sessions that are not here`)
+  if (unknownScores > 0) lines.push(`  ${count(unknownScores, 'score')} of sessions that are not in the folder`)
   if (failed.length > 0) lines.push(`${count(failed.length, 'session')} could not be exported:`)
   for (const { session, message } of failed) lines.push(`  ${session}: ${message}`)
   if (failed.some(({ code }) => code === 'store.corrupt'))
-    lines.push('  --salvage reads what is whole of a damaged one.')
+    lines.push('  --salvage reads the intact part of damaged sessions.')
   return lines.map((line) => `${toVisibleLine(line)}\n`).join('')
 }
 

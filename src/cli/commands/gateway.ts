@@ -13,8 +13,15 @@ import { createLogger } from '../../compose/create-logger.ts'
 import { controlTokenFile, obtainControlToken } from '../../compose/data-folder.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import { openGateway } from '../../compose/open-gateway.ts'
-import { CONTINUATION_FLAG, DURABILITY_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../../compose/open-engine.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { openEngine, warningsOf } from '../../compose/open-engine.ts'
+import {
+  CONTINUATION_FLAG,
+  DURABILITY_FLAG,
+  ENGINE_FLAGS,
+  ENGINE_KEY_FLAG,
+  toEngineChoice,
+} from '../input/engine-flags.ts'
+import { DEFAULT_OUT } from '../input/resolve-session.ts'
 import { surviveErrors } from '../../compose/survive-errors.ts'
 import { untilSignal } from '../until-signal.ts'
 import { assertWritable } from '../../compose/writable.ts'
@@ -22,48 +29,56 @@ import { print, printError } from '../views/print.ts'
 
 export const gateway = defineCommand({
   name: 'gateway',
-  description: 'Serve model calls of many sessions: a data plane for harnesses, a control API for trainers and nodes.',
+  description:
+    'Serve the model calls of many sessions: a data plane for harnesses, a control API for trainers and nodes.',
   flags: {
-    upstream: { type: 'string', hint: 'URL', description: 'A running engine; without it the tiny engine answers' },
-    engine: ENGINE_FLAG,
-    model: { type: 'string', hint: 'NAME', description: 'Model to ask the engine for; without it the first it serves' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
-    script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions are written', default: DEFAULT_OUT },
-    workers: { type: 'string', hint: 'N', description: 'Processes of the data plane, a port each', default: '1' },
-    host: { type: 'string', hint: 'ADDRESS', description: 'Where harnesses connect', default: '127.0.0.1' },
-    'control-host': { type: 'string', hint: 'ADDRESS', description: 'Where trainers connect', default: '127.0.0.1' },
+    ...ENGINE_FLAGS,
+    'engine-key': ENGINE_KEY_FLAG,
+    out: { type: 'string', hint: 'DIR', description: 'Folder for sessions', default: DEFAULT_OUT },
+    workers: {
+      type: 'string',
+      hint: 'N',
+      description: 'Processes of the data plane, each with its own port',
+      default: '1',
+    },
+    host: { type: 'string', hint: 'ADDRESS', description: 'Address of the data plane', default: '127.0.0.1' },
+    'control-host': {
+      type: 'string',
+      hint: 'ADDRESS',
+      description: 'Address of the control API',
+      default: '127.0.0.1',
+    },
     'control-port': {
       type: 'string',
       hint: 'N',
-      description: 'Port of the control API; 0 takes a free one',
+      description: 'Port of the control API; 0 chooses a free port',
       default: '8081',
     },
     'control-token': {
       type: 'string',
       hint: 'TOKEN',
       description:
-        'Token of the control API; or set POLAR_CONTROL_TOKEN; without it one is made in control.token in --out',
+        'Token of the control API; or set POLAR_CONTROL_TOKEN (default: generated in control.token in --out)',
     },
     continuation: CONTINUATION_FLAG,
     'session-memory': {
       type: 'string',
       hint: 'MB',
-      description: 'Memory limit for the conversations of one session',
+      description: 'Memory limit in MB for the conversations of one session',
       default: String(SESSION_MEMORY_MB),
     },
     quirks: QUIRKS_FLAG,
     durability: DURABILITY_FLAG,
-    verbose: { type: 'boolean', description: 'Log what it does' },
+    verbose: { type: 'boolean', description: 'Log at level debug' },
   },
   examples: [
-    'polar gateway --upstream http://localhost:8000 --workers 4',
+    'polar gateway --engine-url http://localhost:8000 --workers 4',
     `curl -X POST http://127.0.0.1:8081/sessions -H "Authorization: Bearer $(cat ${controlTokenFile(DEFAULT_OUT)})" -d '{"task_id": "t1", "sampling": {"temperature": 1}}'`,
   ],
   async run({ flags }): Promise<ExitCode> {
     const given = flags['control-token'] ?? process.env['POLAR_CONTROL_TOKEN']
     if (!isLoopbackHost(flags['control-host']) && given === undefined) {
-      throw usageError('gateway', `${flags['control-host']} can be reached from other machines; give a --control-token`)
+      throw usageError('gateway', `${flags['control-host']} can be reached from other machines; set --control-token`)
     }
     const problem = given === undefined ? undefined : tokenProblem(given)
     if (problem !== undefined) throw usageError('gateway', `the control token ${problem}`)
@@ -75,14 +90,7 @@ export const gateway = defineCommand({
     protectFromOutOfMemory()
     const quirks = await loadQuirks(flags.quirks)
     const interrupted = untilSignal()
-    const upstreamKey = flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY']
-    await using engine = await openEngine({
-      upstream: flags.upstream,
-      engine: flags.engine,
-      model: flags.model,
-      script: flags.script,
-      upstreamKey,
-    })
+    await using engine = await openEngine(toEngineChoice(flags))
     const logLevel = flags.verbose ? 'debug' : 'warn'
     const logger = createLogger(logLevel)
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)
@@ -103,9 +111,9 @@ export const gateway = defineCommand({
     const server = createAdaptorServer({ fetch: app.fetch })
     await new Promise<void>((done, fail) => {
       server.on('error', (error: NodeJS.ErrnoException) => {
-        const place = `${flags['control-host']}:${controlPort}`
+        const address = `${flags['control-host']}:${controlPort}`
         fail(
-          new RolloutError('config.invalid', `The control API cannot listen on ${place} (${error.code}).`, {
+          new RolloutError('config.invalid', `The control API cannot listen on ${address} (${error.code}).`, {
             cause: error,
           }),
         )

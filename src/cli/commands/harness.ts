@@ -15,14 +15,14 @@ import { print, printError, printJson } from '../views/print.ts'
 
 export const harness = defineCommand({
   name: 'harness',
-  description: 'Install agent CLIs as bundles that run in any sandbox, check them, and see which are here.',
-  words: { name: 'ls | install NAME… | check [NAME…]', description: 'What to do; install takes names, or all' },
+  description: 'Install harnesses (agent CLIs) as bundles that run in any sandbox, list them, and check them.',
+  words: { name: 'ls | install NAME… | check [NAME…]', description: 'Action; install needs names, or all' },
   flags: {
     module: {
       type: 'string',
       hint: 'FILE',
       multiple: true,
-      description: 'A module that exports "harness", one more to do it to; may be repeated',
+      description: 'Module that exports a further "harness"; may be repeated',
     },
     dir: { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
     json: { type: 'boolean', description: 'Print the result as JSON' },
@@ -38,28 +38,31 @@ export const harness = defineCommand({
     const places = harnessPlaces(flags.dir, process.env)
     const custom = await Promise.all(flags.module.map(loadPackaged))
     if (action === 'ls') {
-      if (names.length > 0) throw usageError('harness', 'ls takes no names')
+      if (names.length > 0) throw usageError('harness', 'ls accepts no names')
       return list([...harnesses, ...custom], places, flags.json)
     }
     const chosen = [...(names.includes('all') ? harnesses : names.map(harnessNamed)), ...custom]
     if (action === 'install') {
-      if (chosen.length === 0) throw usageError('harness', 'say which to install, or all')
+      if (chosen.length === 0) throw usageError('harness', 'name the harnesses to install, or all')
       return install(chosen, places, flags.json)
     }
     if (action === 'check') return check(chosen, places, flags.json)
-    throw usageError('harness', action === undefined ? 'say ls, install or check' : `there is no "${action}"`)
+    throw usageError(
+      'harness',
+      action === undefined ? 'name an action: ls, install or check' : `unknown action "${action}"`,
+    )
   },
 })
 
-/** Who may start this program may run any code, so the file they name is allowed. */
+/** The user of this program can run any code, so a module that the user names is allowed. */
 async function loadPackaged(file: string): Promise<PackagedHarness> {
   const path = resolve(file)
   const custom = await loadHarness(path, { allowed: await allowModules([path]) })
   if (isPackaged(custom)) return custom
-  throw usageError('harness', `the harness of ${file} names no package, so there is nothing to install`)
+  throw usageError('harness', `the harness of ${file} names no package to install`)
 }
 
-/** `bundle`: may be mounted into sandboxes. `no bundle`: installed by an older polar. `in PATH`: the user's own. */
+/** `bundle`: can be mounted into sandboxes. `no bundle`: installed by an older polar. `in PATH`: installed by the user. */
 type HarnessState = 'bundle' | 'no bundle' | 'in PATH' | 'damaged' | 'not here'
 
 interface Row {
@@ -76,7 +79,7 @@ interface Row {
 async function list(all: readonly PackagedHarness[], places: HarnessFolders, asJson: boolean): Promise<ExitCode> {
   const rows: Row[] = []
   for (const known of all) {
-    // One that cannot be read is no reason not to list the others.
+    // A damaged harness does not prevent the list of the others.
     const found = await findHarness(known, places).catch(() => 'damaged' as const)
     rows.push(toRow(known, found, places))
   }
@@ -138,35 +141,35 @@ async function install(chosen: readonly PackagedHarness[], places: HarnessFolder
 
 const OUTCOMES: Readonly<Record<Installation['outcome'], string>> = {
   installed: 'installed',
-  upgraded: 'made a bundle of what was there',
-  replaced: 'was damaged, and is installed anew',
-  kept: 'is here already, and whole: checked',
+  upgraded: 'converted to a bundle',
+  replaced: 'was damaged, reinstalled',
+  kept: 'already installed, checked',
 }
 
-/** Without names: all that are installed. */
+/** Checks all installed harnesses if none is named. */
 async function check(chosen: readonly PackagedHarness[], places: HarnessFolders, asJson: boolean): Promise<ExitCode> {
   const results: { name: string; version: string; problems: string[] }[] = []
   for (const known of chosen.length === 0 ? harnesses : chosen) {
     const { name, package: origin } = known
     const problems = await checkHarness(known, places)
     if (problems === undefined && chosen.length === 0) continue
-    const missing = `it is not installed as a bundle: polar harness install ${name}`
+    const missing = `not installed as a bundle; run: polar harness install ${name}`
     results.push({ name, version: origin.version, problems: problems ?? [missing] })
   }
   if (asJson) printJson(results, 2)
   else print(results.map(renderCheck).join(''))
-  if (results.length === 0) printError(`No bundle in ${places.dir}; polar harness install makes one.\n`)
+  if (results.length === 0) printError(`No bundles in ${places.dir}. Install one with: polar harness install NAME\n`)
   return results.some(({ problems }) => problems.length > 0) ? EXIT.failed : EXIT.done
 }
 
-/** A tree that went missing would fill the screen. */
+/** A deleted tree has thousands of problems. */
 const MOST_PROBLEMS = 20
 
 function renderCheck({ name, version, problems }: { name: string; version: string; problems: string[] }): string {
-  if (problems.length === 0) return `${name} ${version}: whole, and starts\n`
+  if (problems.length === 0) return `${name} ${version}: intact, starts\n`
   const shown = problems.slice(0, MOST_PROBLEMS).map((problem) => `  ${problem}\n`)
   const more = problems.length > MOST_PROBLEMS ? `  and ${problems.length - MOST_PROBLEMS} more\n` : ''
-  return `${name} ${version}: ${problems.length} wrong; polar harness install ${name} puts it right\n${shown.join('')}${more}`
+  return `${name} ${version}: ${problems.length} problems; repair with: polar harness install ${name}\n${shown.join('')}${more}`
 }
 
 function megabytes(bytes: number): string {

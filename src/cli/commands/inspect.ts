@@ -5,25 +5,24 @@ import type { HistoryBreak, Edge } from '../../trajectory/graph/call-graph.ts'
 import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { formatGraph, formatSummary } from '../views/graph-view.ts'
-import { resolveSession } from '../input/resolve-session.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
 import { print, printJson } from '../views/print.ts'
 
 export const inspect = defineCommand({
   name: 'inspect',
-  description: 'Show how the calls of a session hang together, and which sample each is trained in.',
-  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  description: 'Show the calls of a session as a tree, with the sample that trains each call.',
+  subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
-    why: { type: 'boolean', description: 'On what grounds each call has its label' },
-    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
-    json: { type: 'boolean', description: 'The graph as JSON' },
+    from: FROM_FLAG,
+    why: { type: 'boolean', description: 'Print the evidence for the label of each call' },
+    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
+    json: { type: 'boolean', description: 'Print the graph as JSON' },
     ...buildFlags,
   },
   examples: ['polar inspect last', 'polar inspect last --why', 'polar inspect last --json | jq .calls[0].edge'],
   async run({ subject, flags }): Promise<ExitCode> {
     const options = await toBuildOptions('inspect', flags)
-    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const { dir, id } = await resolveSession(subject, resolve(flags.from))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const built = buildSession(session, options)
     if (flags.json) printJson(toJson(built), 2)
@@ -67,7 +66,7 @@ function toEdgeJson(edge: Edge): unknown {
       return {
         verdict: 'exact',
         parent: edge.parent.key,
-        ...(edge.passedOver === undefined ? {} : { passedOver: named(edge.passedOver) }),
+        passedOver: edge.passedOver && named(edge.passedOver),
       }
     case 'forked':
       return named(edge)

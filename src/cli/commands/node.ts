@@ -1,7 +1,7 @@
 import type { LoadedConfig } from '../../config/load-config.ts'
 import { loadSecret } from '../../config/load-secret.ts'
 import { defineCommand, usageError, type ExitCode } from '../command.ts'
-import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
+import { loadFromFlags, NODE_ENGINE_FLAGS, NODE_FLAGS, DATA_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { readServerNote, readTokens } from '../../compose/data-folder.ts'
 import { explainFailure } from '../input/find-server.ts'
@@ -13,32 +13,32 @@ import { print, printError, printJson } from '../views/print.ts'
 
 export const node = defineCommand({
   name: 'node',
-  description: 'Join a server and run sessions for it: sandboxes, harnesses, a gateway, grades.',
+  description: 'Join a server, lease sessions, run them in sandboxes and grade them.',
   flags: {
-    ...PLACE_FLAGS,
-    server: { type: 'string', hint: 'URL', description: 'Where the server is (default: the one with the same folder)' },
-    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token for nodes; or set POLAR_TOKEN' },
-    id: { type: 'string', hint: 'NAME', description: 'Its name (default: the name of this machine)' },
+    ...DATA_FLAGS,
+    server: { type: 'string', hint: 'URL', description: 'URL of the server (default: the server with the same --dir)' },
+    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token of scope node; or set POLAR_TOKEN' },
+    id: { type: 'string', hint: 'NAME', description: 'Id of the node (default: the host name)' },
     adopt: {
       type: 'string',
       hint: 'DIR',
       multiple: true,
-      description: 'An earlier --dir of this node: deliver what it finished and could not',
+      description: 'Earlier --dir of this node, whose undelivered results are delivered; may be repeated',
     },
     ...NODE_FLAGS,
     'allow-path': {
       type: 'string',
       hint: 'DIR',
       multiple: true,
-      description: 'Let tasks upload from, mount and be graded by this',
+      description: 'Folder that tasks may upload from, mount, and load grading files from; may be repeated',
     },
-    ...ENGINE_FLAGS,
-    json: { type: 'boolean', description: 'Print the line that says it is ready as JSON' },
+    ...NODE_ENGINE_FLAGS,
+    json: { type: 'boolean', description: 'Print the ready line as JSON' },
     verbose: VERBOSE_FLAG,
   },
   examples: [
     'polar node',
-    'polar node --server http://10.0.0.5:8080 --token-file node.token --upstream http://localhost:8000 --run 32',
+    'polar node --server http://10.0.0.5:8080 --token-file node.token --engine-url http://localhost:8000 --run 32',
   ],
   async run({ flags }): Promise<ExitCode> {
     const loaded = await loadFromFlags(flags)
@@ -56,7 +56,7 @@ export const node = defineCommand({
       adopt: flags.adopt,
     }
     await using opened = await openWorker(choice).catch((error: unknown) => {
-      // Somebody who waited for the server to come up, and thought better of it.
+      // The user stopped the node while it waited for the server.
       if (!stop.first.aborted) throw explainFailure(error)
       return undefined
     })
@@ -69,7 +69,7 @@ export const node = defineCommand({
     else print(`${nodeId} joined ${server.url}\n`)
     await Promise.race([worker.ended, untilAborted(stop.first)])
     if (stop.first.aborted) {
-      printError('Draining: sessions that run are finished first. Once more gives them back at once.\n')
+      printError('Draining: waiting for running sessions. A second signal returns them to the queue.\n')
       await Promise.race([worker.drain(), untilAborted(stop.second)])
       if (stop.second.aborted) await worker.release()
     }
@@ -78,15 +78,15 @@ export const node = defineCommand({
   },
 })
 
-/** The server and a token for it: as configured, or those of a server with the same folder. */
+/** Returns the configured server and token, or those of a server with the same data folder. */
 async function findServer({ config }: LoadedConfig): Promise<{ url: string; token: string | undefined }> {
   const { node: section, data } = config
   const note = await readServerNote(data)
   const url = section.server ?? config.server.url ?? note?.url
   if (url === undefined)
-    throw usageError('node', `say where the server is with --server URL; none was started with the folder ${data}`)
+    throw usageError('node', `name the server with --server URL; no server uses the folder ${data}`)
   const token = await loadSecret('node.token', { file: section.token_file, env: section.token_env }, process.env)
-  // A token of this folder goes to no other server.
+  // The token of this folder is sent to no other server.
   const own = url === note?.url ? (await readTokens(data))?.node : undefined
   return { url, token: token ?? own }
 }

@@ -22,28 +22,29 @@ import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import {
   CONTINUATION_FLAG,
   DURABILITY_FLAG,
-  ENGINE_FLAG,
-  openEngine,
-  USUAL_CONTEXT,
-  warningsOf,
-} from '../../compose/open-engine.ts'
+  ENGINE_FLAGS,
+  ENGINE_KEY_FLAG,
+  toEngineChoice,
+} from '../input/engine-flags.ts'
+import { openEngine, USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
 import { prepareCommand, preparePreset } from '../input/prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../../compose/record-session.ts'
 import { assertWritable } from '../../compose/writable.ts'
-import { DEFAULT_OUT, formatCallTable, toSummary } from '../views/session-view.ts'
+import { DEFAULT_OUT } from '../input/resolve-session.ts'
+import { formatCallTable, toSummary } from '../views/session-view.ts'
 import { printError, printJson } from '../views/print.ts'
 
 export const record = defineCommand({
   name: 'record',
-  description: 'Run a harness and capture every model call it makes, with exact tokens.',
-  subject: { name: 'prompt', description: 'What to tell the harness of --harness' },
-  rest: 'the command to run, which finds the gateway through OPENAI_BASE_URL and its like; or more words for --harness',
+  description: 'Run a harness and record all its model calls with exact tokens.',
+  subject: { name: 'prompt', description: 'Prompt for the harness of --harness' },
+  rest: 'the command to run, which finds the gateway by OPENAI_BASE_URL and similar variables; or more arguments for --harness',
   flags: {
     harness: {
       type: 'string',
       hint: 'NAME',
       choices: presets.map(({ name }) => name),
-      description: 'Run this agent CLI without a person, with permission for everything, in a HOME of its own',
+      description: 'Run this harness non-interactively, with all permissions, in a HOME directory of its own',
     },
     'harness-module': {
       type: 'string',
@@ -54,40 +55,45 @@ export const record = defineCommand({
       type: 'string',
       hint: 'FILE',
       multiple: true,
-      description: 'A module that --agent may name as import_path, to trust its code; may be repeated',
+      description: 'Module that --agent may name as import_path; may be repeated',
     },
-    'prompt-file': { type: 'string', hint: 'FILE', description: 'Read the prompt from a file; - is standard input' },
+    'prompt-file': { type: 'string', hint: 'FILE', description: 'File with the prompt; - is standard input' },
     'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
     agent: {
       type: 'string',
       hint: 'FILE',
       description:
-        'Settings, mcp_servers, skills_path, env and custom_shell for the harness, as a task has them; may name it too',
+        'YAML or JSON file with settings, mcp_servers, skills_path, env and custom_shell, as in a task; may also name the harness',
     },
-    images: { type: 'boolean', description: 'The model reads images; without it the harness is told that it does not' },
+    images: { type: 'boolean', description: 'Configure the harness for a model that accepts images' },
     context: {
       type: 'string',
       hint: 'TOKENS',
-      description: 'Context size to tell the harness; else what the engine says',
+      description: 'Context size that the harness is configured with (default: the limit of the engine)',
     },
-    env: { type: 'string', hint: 'NAMES', description: 'Variables that --harness hands on, with commas between them' },
-    upstream: { type: 'string', hint: 'URL', description: 'A running engine; without it the tiny engine answers' },
-    engine: ENGINE_FLAG,
-    model: { type: 'string', hint: 'NAME', description: 'Model to ask the engine for; without it the first it serves' },
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions are written', default: DEFAULT_OUT },
-    script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
-    'engine-log': { type: 'string', hint: 'FILE', description: 'Where the tiny engine writes what it did, to compare' },
+    env: {
+      type: 'string',
+      hint: 'NAMES',
+      description: 'Environment variables that --harness passes on, separated by commas',
+    },
+    ...ENGINE_FLAGS,
+    'engine-key': ENGINE_KEY_FLAG,
+    out: { type: 'string', hint: 'DIR', description: 'Folder for sessions', default: DEFAULT_OUT },
+    'engine-log': {
+      type: 'string',
+      hint: 'FILE',
+      description: 'File that the tiny engine writes a JSON line to for each generation',
+    },
     continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
     durability: DURABILITY_FLAG,
     json: { type: 'boolean', description: 'Print the summary as JSON on standard output' },
-    verbose: { type: 'boolean', description: 'Log what the gateway does' },
+    verbose: { type: 'boolean', description: 'Log at level debug' },
   },
   examples: [
     'polar record --harness claude_code "Fix the failing test"',
     'polar record -- pi -p "What is in this folder?"',
-    'polar record --upstream http://localhost:8000 --model Qwen/Qwen3-8B -- my-agent --task task.md',
+    'polar record --engine-url http://localhost:8000 --model Qwen/Qwen3-8B -- my-agent --task task.md',
   ],
   async run({ flags, subject, rest }): Promise<ExitCode> {
     const what = await readChoice(flags, subject, rest)
@@ -98,14 +104,7 @@ export const record = defineCommand({
     const stop = (): void => interrupted.abort()
     process.on('SIGINT', stop).on('SIGTERM', stop)
     const now = Date.now
-    await using engine = await openEngine({
-      upstream: flags.upstream,
-      engine: flags.engine,
-      model: flags.model,
-      script: flags.script,
-      engineLog: flags['engine-log'],
-      upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
-    })
+    await using engine = await openEngine({ ...toEngineChoice(flags), log: flags['engine-log'] })
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
@@ -141,7 +140,7 @@ interface RecordFlags {
   env?: string
 }
 
-/** What to run: a harness we know, found here, or a command of the user's. */
+/** A harness with its prompt, or a command of the user. */
 type Choice =
   | {
       harness: Harness
@@ -160,15 +159,15 @@ async function readChoice(flags: RecordFlags, word: string, rest: readonly strin
     return isPackaged(harness) ? { ...choice, found: await findOrExplain(harness, flags) } : choice
   }
   for (const flag of ['prompt-file', 'harness-dir', 'agent', 'context', 'env', 'images'] as const) {
-    if (flags[flag]) throw usageError('record', `--${flag} goes with --harness`)
+    if (flags[flag]) throw usageError('record', `--${flag} needs --harness`)
   }
-  if (word !== '') throw usageError('record', `unexpected argument "${word}"; a prompt goes with --harness`)
+  if (word !== '') throw usageError('record', `unexpected argument "${word}"; a prompt needs --harness`)
   const [file, ...args] = rest
   if (file !== undefined) return { command: [file, ...args] }
-  throw usageError('record', 'say what to run: --harness NAME "prompt", or a command after --')
+  throw usageError('record', 'name what to run: --harness NAME "prompt", or a command after --')
 }
 
-/** An agent file alone may name the harness, but not beside a command that is to be run instead of one. */
+/** Whether to run a harness. An agent file may name it, unless a command without a prompt follows `--`. */
 function isForHarness(flags: RecordFlags, word: string, rest: readonly string[]): boolean {
   if (flags.harness !== undefined || flags['harness-module'] !== undefined) return true
   return flags.agent !== undefined && (rest.length === 0 || word !== '' || flags['prompt-file'] !== undefined)
@@ -177,8 +176,8 @@ function isForHarness(flags: RecordFlags, word: string, rest: readonly string[])
 async function readHarness(flags: RecordFlags): Promise<{ harness: Harness; agent: AgentOptions }> {
   const file = flags['harness-module']
   if (file !== undefined && flags.harness !== undefined)
-    throw usageError('record', 'give --harness or --harness-module, not both')
-  // Who may start this program may run any code, so the file they name themselves is allowed.
+    throw usageError('record', 'use --harness or --harness-module, not both')
+  // The user of this program can run any code, so a module that the user names is allowed.
   const allowed = await allowModules(
     [...flags['allow-module'], ...(file === undefined ? [] : [file])].map((path) => resolve(path)),
   )
@@ -194,10 +193,10 @@ async function readHarness(flags: RecordFlags): Promise<{ harness: Harness; agen
 }
 
 async function readPrompt(file: string | undefined, word: string): Promise<string> {
-  if (file !== undefined && word !== '') throw usageError('record', 'give a prompt or a --prompt-file, not both')
+  if (file !== undefined && word !== '') throw usageError('record', 'use a prompt or --prompt-file, not both')
   const prompt = file === undefined ? word : await readPromptFile(file)
   if (prompt.trim() !== '') return prompt
-  throw usageError('record', 'say what the harness is to do, as in: polar record --harness pi "Who are you?"')
+  throw usageError('record', 'the prompt is missing, as in: polar record --harness pi "Who are you?"')
 }
 
 async function readPromptFile(file: string): Promise<string> {
@@ -250,11 +249,11 @@ function toRecord(
   }
 }
 
-const NO_CALLS = `No model call was recorded. Does the harness know the gateway? Its config may name another URL.
-With --verbose you see requests that came and were refused.
+const NO_CALLS = `No model call was recorded. The config of the harness may name another URL than the gateway's.
+--verbose logs requests that the gateway rejected.
 `
 
-/** Standard output belongs to the harness, so people read this on standard error. */
+/** Prints to standard error, because standard output is the harness's. */
 function report(
   { session, exitCode, durationMs }: Recorded,
   harness: Harness | undefined,
@@ -275,7 +274,7 @@ function report(
     `Session  ${session.id}  (${(durationMs / 1000).toFixed(1)} s, harness exit code ${exitCode}${end === undefined ? '' : `: ${end}`})`,
     `Written  ${path}`,
     ...session.incompleteReasons.map((reason) => `INCOMPLETE  ${toVisibleLine(reason)}`),
-    `Read it  polar show ${session.id}${dir === resolve(DEFAULT_OUT) ? '' : ` --out ${dir}`}`,
+    `Read it  polar show ${session.id}${dir === resolve(DEFAULT_OUT) ? '' : ` --from ${dir}`}`,
     '',
   ]
   printError(lines.join('\n'))

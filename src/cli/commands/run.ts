@@ -24,7 +24,8 @@ import { HARNESS_DIR_HELP, presetNamed } from '../../compose/harness-folders.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import { loadTaskFiles } from '../input/load-tasks.ts'
 import { groupOf } from '../input/choose-run.ts'
-import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../../compose/open-engine.ts'
+import { CONTINUATION_FLAG, ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
+import { openEngine, warningsOf } from '../../compose/open-engine.ts'
 import { openNode, type OpenNode } from '../../compose/open-node.ts'
 import { loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
 import { createStageView } from '../views/stage-view.ts'
@@ -36,14 +37,20 @@ const DEFAULT_OUT = join('.polar', 'runs')
 
 export const run = defineCommand({
   name: 'run',
-  description: 'Run tasks on this machine: sandboxes, harness, trajectories and grades, without a server.',
-  words: { name: 'FILE…', description: 'Tasks as YAML, JSON or JSONL' },
+  description:
+    'Run tasks on this machine without a server: run the harness in sandboxes, build trajectories and grade them.',
+  words: { name: 'FILE…', description: 'Task files: YAML, JSON or JSONL' },
   flags: {
-    harbor: { type: 'string', hint: 'DIR', multiple: true, description: 'A Harbor task, or a folder of them' },
-    harness: { type: 'string', hint: 'NAME', description: 'Who works on Harbor tasks (default: pi)' },
-    image: { type: 'string', hint: 'IMAGE', description: 'For Harbor tasks: the image built from their Dockerfile' },
-    samples: { type: 'string', hint: 'N', description: 'Sessions of each task, instead of what the task says' },
-    out: { type: 'string', hint: 'DIR', default: DEFAULT_OUT, description: 'Where sessions and scores go' },
+    harbor: {
+      type: 'string',
+      hint: 'DIR',
+      multiple: true,
+      description: 'Folder of a Harbor task, or of several; may be repeated',
+    },
+    harness: { type: 'string', hint: 'NAME', description: 'Harness for Harbor tasks (default: pi)' },
+    image: { type: 'string', hint: 'IMAGE', description: 'Image built from the Dockerfile of the Harbor tasks' },
+    samples: { type: 'string', hint: 'N', description: 'Sessions of each task; overrides num_samples' },
+    out: { type: 'string', hint: 'DIR', default: DEFAULT_OUT, description: 'Folder for sessions and scores' },
     config: RUNTIMES_CONFIG_FLAG,
     runtime: {
       type: 'string',
@@ -51,29 +58,32 @@ export const run = defineCommand({
       choices: runtimes.kinds,
       description: 'Runtime of tasks that name none (default: bubblewrap)',
     },
-    init: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes being made ready at a time' },
-    ready: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes that may stand ready' },
-    run: { type: 'string', hint: 'N', default: '4', description: 'Agents at work at a time' },
-    postrun: { type: 'string', hint: 'N', default: '4', description: 'Sessions being graded at a time' },
+    init: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes prepared at a time' },
+    ready: {
+      type: 'string',
+      hint: 'N',
+      default: '4',
+      description: 'Prepared sandboxes that may wait for an agent slot',
+    },
+    run: { type: 'string', hint: 'N', default: '4', description: 'Agents that run at a time' },
+    postrun: { type: 'string', hint: 'N', default: '4', description: 'Sessions graded at a time' },
     refills: {
       type: 'string',
       hint: 'N',
-      description: 'Most sessions of a task that may make up for failures of ours (default: as many as it has samples)',
+      description:
+        'Limit of sessions of a task that replace sessions failed because of infrastructure (default: its number of samples)',
     },
     artifacts: {
       type: 'string',
       hint: 'WHICH',
       choices: ['all', 'failures', 'none'],
       default: 'all',
-      description: 'Sessions whose output, logs and evidence are kept',
+      description: 'Sessions whose output, logs and grading evidence are kept',
     },
-    upstream: { type: 'string', hint: 'URL', description: 'Your inference engine; without it a tiny one answers' },
-    engine: ENGINE_FLAG,
-    model: { type: 'string', hint: 'NAME', description: 'Model to ask for (default: the first the engine serves)' },
-    script: { type: 'string', hint: 'FILE', description: 'YAML of turns for the tiny engine to play' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
-    context: { type: 'string', hint: 'N', description: 'Context size harnesses are told, in tokens' },
-    images: { type: 'boolean', description: 'The model reads images' },
+    ...ENGINE_FLAGS,
+    'engine-key': ENGINE_KEY_FLAG,
+    context: { type: 'string', hint: 'N', description: 'Context size in tokens that harnesses are configured with' },
+    images: { type: 'boolean', description: 'The model accepts images' },
     continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
     'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
@@ -81,25 +91,24 @@ export const run = defineCommand({
       type: 'string',
       hint: 'FILE',
       multiple: true,
-      description: 'Trust the code of this builder, evaluator, harness or runtime that a task names',
+      description: 'Module of a builder, evaluator, harness or runtime that tasks may load; may be repeated',
     },
-    watch: { type: 'boolean', description: 'Run again whenever a task file, or a file of a Harbor task, changes' },
-    json: { type: 'boolean', description: 'Print one line of JSON a session on standard output' },
-    verbose: { type: 'boolean', description: 'Log what happens' },
+    watch: { type: 'boolean', description: 'Run again when a task file, or a file of a Harbor task, changes' },
+    json: { type: 'boolean', description: 'Print one line of JSON for each session on standard output' },
+    verbose: { type: 'boolean', description: 'Log at level debug' },
   },
   examples: [
     'polar run task.yaml',
     'polar run task.yaml --samples 8 --run 4',
     'polar run --harbor tasks/ --harness codex --samples 4',
-    'polar run tasks.jsonl --upstream http://localhost:8000 --out results',
+    'polar run tasks.jsonl --engine-url http://localhost:8000 --out results',
   ],
   async run({ flags, words }): Promise<ExitCode> {
     if (words.length === 0 && flags.harbor.length === 0) {
-      throw usageError('run', 'say which tasks to run, as in: polar run task.yaml')
+      throw usageError('run', 'name the tasks to run, as in: polar run task.yaml')
     }
     for (const flag of ['harness', 'image'] as const) {
-      if (flags[flag] !== undefined && flags.harbor.length === 0)
-        throw usageError('run', `--${flag} goes with --harbor`)
+      if (flags[flag] !== undefined && flags.harbor.length === 0) throw usageError('run', `--${flag} needs --harbor`)
     }
     const dir = resolve(flags.out)
     const sources: TaskSources = {
@@ -110,7 +119,7 @@ export const run = defineCommand({
       samples: flags.samples === undefined ? undefined : whole('samples', flags.samples, 1),
       modules: await allowModules(flags['allow-module'].map((path) => resolve(path))),
     }
-    // Whatever is wrong with the tasks is said before anything is started.
+    // Problems of the tasks are reported before anything starts.
     if (sources.harbor.length > 0) presetNamed(sources.harness)
     await readTaskFiles(sources)
     const settings = await loadRuntimeSettings(process.env, flags.config)
@@ -119,13 +128,7 @@ export const run = defineCommand({
     const stop = (): void => interrupted.abort()
     process.on('SIGINT', stop).on('SIGTERM', stop)
     try {
-      await using engine = await openEngine({
-        upstream: flags.upstream,
-        engine: flags.engine,
-        model: flags.model,
-        script: flags.script,
-        upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
-      })
+      await using engine = await openEngine(toEngineChoice(flags))
       for (const warning of warningsOf(engine)) printError(`${warning}\n`)
       const widths = StageWidths.parse({
         init: whole('init', flags.init, 1),
@@ -175,7 +178,7 @@ interface TaskSources {
   harness: string
   image: string | undefined
   samples: number | undefined
-  /** Real paths of the modules whose code is trusted. */
+  /** Real paths of the modules that tasks may load. */
   modules: readonly string[]
 }
 
@@ -197,15 +200,15 @@ async function readTasks(sources: TaskSources, { runtimes: opened }: OpenNode): 
     const options: HarborOptions = {
       agent: { harness: presetNamed(harness).name },
       runtime,
-      ...(image === undefined ? {} : { image }),
+      image,
       variable: (name) => process.env[name],
       more: { builder: { strategy: 'prefix_merging' } },
     }
     for (const folder of harbor) tasks.push(...(await loadHarborTasks(resolve(folder), options)))
   }
   const ids = tasks.map(({ task_id }) => task_id)
-  const twice = ids.find((id, index) => ids.indexOf(id) < index)
-  if (twice !== undefined) throw usageError('run', `two tasks are called ${twice}`)
+  const duplicate = ids.find((id, index) => ids.indexOf(id) < index)
+  if (duplicate !== undefined) throw usageError('run', `two tasks have the task_id ${duplicate}`)
   return tasks.map((task) => (samples === undefined ? task : { ...task, num_samples: samples }))
 }
 
@@ -236,34 +239,36 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
     let written = Promise.resolve()
     const onOutcome = (outcome: SessionOutcome): void => {
       ended.push(outcome)
-      if (asJson) printJson(outcome)
+      if (asJson) printJson(toOutcomeJson(outcome))
       else view.print(lineOf(outcome))
       const score = scoreOf(outcome)
       if (score !== undefined) written = written.then(() => appendFile(scores, `${JSON.stringify(score)}\n`))
     }
-    const takenUp = opened.node.sessions.map(async (session) => {
+    const recovered = opened.node.sessions.map(async (session) => {
       signal.addEventListener('abort', () => session.cancel('The run was interrupted.'), { once: true })
       onOutcome(await session.outcome)
     })
-    if (takenUp.length > 0) view.print(`Made again: ${takenUp.length} sessions that an earlier run had begun.\n`)
-    const one = (task: TaskRequest): Promise<TaskRun> =>
-      runTask(opened.node, task, { ids, runId, maxRefills: context.refills ?? task.num_samples, signal, onOutcome })
-    runs = await Promise.all(tasks.map(one))
-    await Promise.all(takenUp)
+    if (recovered.length > 0) view.print(`Restarted ${recovered.length} unfinished sessions of an earlier run.\n`)
+    runs = await Promise.all(
+      tasks.map((task) =>
+        runTask(opened.node, task, { ids, runId, maxRefills: context.refills ?? task.num_samples, signal, onOutcome }),
+      ),
+    )
+    await Promise.all(recovered)
     await written
   }
   if (!asJson) print(summaryOf(runs, { runId, dir, scores }))
   return runs.every(({ task, valid }) => valid >= task.num_samples) ? EXIT.done : EXIT.failed
 }
 
-/** A run that was killed may have graded sessions without having written what they are worth. */
+/** Appends the scores of sessions that an earlier, killed run graded without writing their scores. */
 async function addMissingScores(dir: string): Promise<void> {
   const file = scoresFile(dir)
   const text = await readFile(file, 'utf8').catch(() => '')
   const known = new Set(text.split('\n').flatMap((line) => /"session_id":"([^"]*)"/.exec(line)?.[1] ?? []))
   const outcomes = await SessionFolder.outcomes(sessionsFolder(dir))
   const missing = outcomes.filter(({ sessionId }) => !known.has(sessionId)).flatMap((outcome) => scoreOf(outcome) ?? [])
-  // A line that was cut off must not swallow the next.
+  // The last line may be cut off.
   const lead = text === '' || text.endsWith('\n') ? '' : '\n'
   if (missing.length > 0) await appendFile(file, lead + missing.map((score) => `${JSON.stringify(score)}\n`).join(''))
 }
@@ -272,10 +277,27 @@ function scoresFile(dir: string): string {
   return join(dir, 'scores.jsonl')
 }
 
-/** What a grade is worth to whoever exports; without one there is no line, which is not a reward of zero. */
+/** Returns the score for `polar export --rewards`; undefined, not zero, for a session without a grade. */
 function scoreOf({ sessionId, taskId, runId, grade }: SessionOutcome): SessionScore | undefined {
   if (grade === undefined) return undefined
   return { ...grade, session_id: sessionId, group_id: runId === undefined ? taskId : groupOf(runId, taskId) }
+}
+
+/** The outcome in snake_case, like all other JSON output. Its camelCase keys stay until the next release. */
+function toOutcomeJson(outcome: SessionOutcome): unknown {
+  const { ending, counts } = outcome
+  return {
+    ...outcome,
+    schema_version: outcome.schemaVersion,
+    session_id: outcome.sessionId,
+    task_id: outcome.taskId,
+    run_id: outcome.runId,
+    node_id: outcome.nodeId,
+    ending: ending && { ...ending, exit_code: ending.exitCode },
+    counts: counts && { ...counts, trained_calls: counts.trainedCalls, excluded_calls: counts.excludedCalls },
+    artifacts: outcome.artifacts.map((artifact) => ({ ...artifact, is_cut: artifact.isCut })),
+    ended_at: outcome.endedAt,
+  }
 }
 
 function noteOf(outcomes: readonly SessionOutcome[]): string {
@@ -290,8 +312,8 @@ function lineOf(outcome: SessionOutcome): string {
   const what = `${counts?.calls ?? 0} calls, ${counts?.tokens.trained ?? 0} tokens to train${seconds}`
   const why =
     failure === undefined ? '' : `\n    ${failure.code}: ${toVisibleLine(failure.message.split('\n')[0] ?? '')}`
-  const told = (outcome.warnings ?? []).map((warning) => `\n    Warning: ${toVisibleLine(warning)}`).join('')
-  return `${status.padEnd(9)}  ${toVisibleLine(taskId)}  ${sessionId}  ${reward}, ${what}${why}${told}\n`
+  const warnings = (outcome.warnings ?? []).map((warning) => `\n    Warning: ${toVisibleLine(warning)}`).join('')
+  return `${status.padEnd(9)}  ${toVisibleLine(taskId)}  ${sessionId}  ${reward}, ${what}${why}${warnings}\n`
 }
 
 function summaryOf(
@@ -323,7 +345,7 @@ function summaryOf(
       ([code, outcomes]) => `${outcomes.length} × ${code}: ${toHangingText(outcomes[0]!.failure!.message, 4)}\n`,
     ),
     `\nRun       ${runId}\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
-    `Train     polar export --run ${runId} --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
+    `Train     polar export --run ${runId} --format slime --from ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
   ].join('')
 }
 
@@ -331,10 +353,10 @@ function mean(numbers: readonly number[]): number {
   return numbers.reduce((sum, number) => sum + number, 0) / numbers.length
 }
 
-/** Long enough for an editor to finish saving. */
+/** Editors save a file in several steps. */
 const SETTLE_MS = 300
 
-/** Runs, and runs again when a file changes; what is under way is given up for it. */
+/** Runs the tasks, and again after each change of a file; a change aborts the current run. */
 async function runAgain(
   sources: TaskSources,
   once: (signal: AbortSignal) => Promise<ExitCode>,
@@ -357,7 +379,7 @@ async function runAgain(
         return EXIT.usage
       })
       if (signal.aborted) return code
-      printError('Waiting for a change; Ctrl-C ends it.\n')
+      printError('Waiting for a change; press Ctrl-C to stop.\n')
       await untilAborted(AbortSignal.any([signal, changed.signal]))
       if (signal.aborted) return code
     } finally {

@@ -14,47 +14,47 @@ import { formatTable } from '../views/table.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
 const START_MS = 120_000
-/** Renewed while we live; one of a process that died is for `rm --expired` soon after. */
+/** Renewed while this process runs. After a crash, `rm --expired` removes the sandbox. */
 const LEASE_MS = 60_000
-/** Kept on disk on its way to the screen. */
+/** Limit of output that is buffered on disk. */
 const OUTPUT_BYTES = 1024 ** 3
-/** As `timeout` has it. */
+/** Exit code of `timeout` (coreutils). */
 const TIMED_OUT = 124
 
 export const sandbox = defineCommand({
   name: 'sandbox',
-  description: 'Run a command or a shell in a sandbox, see which sandboxes there are, and remove them.',
-  words: { name: 'exec | shell | ls | rm ID…', description: 'What to do' },
+  description: 'Run a command or a shell in a sandbox, list sandboxes, and remove them.',
+  words: { name: 'exec | shell | ls | rm ID…', description: 'Action' },
   flags: {
     runtime: {
       type: 'string',
       hint: 'KIND',
       choices: runtimes.kinds,
-      description: `Which kind of sandbox (default: ${DEFAULT_RUNTIME}; for ls and rm: all)`,
+      description: `Runtime of the sandbox (default: ${DEFAULT_RUNTIME}; for ls and rm: all)`,
     },
     'runtime-module': {
       type: 'string',
       hint: 'FILE',
       description: 'Instead of --runtime: a JavaScript or TypeScript module that exports "runtime"',
     },
-    image: { type: 'string', hint: 'IMAGE', description: 'What it starts from: an image, or the root of a tree' },
-    network: { type: 'string', hint: 'none|open|HOST,…', description: 'Whom it may talk to (default: none)' },
-    'memory-mb': { type: 'string', hint: 'N', description: 'Most memory' },
-    pids: { type: 'string', hint: 'N', description: 'Most processes' },
-    cpus: { type: 'string', hint: 'N', description: 'Most processor time, in processors' },
-    'disk-mb': { type: 'string', hint: 'N', description: 'Most that it may write' },
+    image: { type: 'string', hint: 'IMAGE', description: 'Image, or root folder, that the sandbox starts from' },
+    network: { type: 'string', hint: 'none|open|HOST,…', description: 'Network access (default: none)' },
+    'memory-mb': { type: 'string', hint: 'N', description: 'Memory limit in MB' },
+    pids: { type: 'string', hint: 'N', description: 'Limit of processes' },
+    cpus: { type: 'string', hint: 'N', description: 'CPU limit in cores' },
+    'disk-mb': { type: 'string', hint: 'N', description: 'Disk limit in MB' },
     mount: {
       type: 'string',
       hint: 'FROM:TO[:rw],…',
-      description: 'Folders of this machine it sees, read-only unless rw',
+      description: 'Folders of this machine to mount, read-only unless rw',
     },
-    workdir: { type: 'string', hint: 'PATH', description: 'Where the command runs', default: '/workspace' },
-    timeout: { type: 'string', hint: 'SECONDS', description: 'End exec after that, with exit code 124' },
-    stdin: { type: 'boolean', description: 'exec: hand on standard input, all of it' },
-    expired: { type: 'boolean', description: 'rm: all that nobody cares for any more' },
+    workdir: { type: 'string', hint: 'PATH', description: 'Working directory of the command', default: '/workspace' },
+    timeout: { type: 'string', hint: 'SECONDS', description: 'exec: time limit; exit code 124 if it is exceeded' },
+    stdin: { type: 'boolean', description: 'exec: pass standard input, read to its end' },
+    expired: { type: 'boolean', description: 'rm: all sandboxes whose lease has expired' },
     config: RUNTIMES_CONFIG_FLAG,
     dir: { type: 'string', hint: 'DIR', description: SANDBOX_DIR_HELP },
-    json: { type: 'boolean', description: 'ls: print as JSON' },
+    json: { type: 'boolean', description: 'ls: print JSON' },
   },
   rest: 'the command of exec',
   examples: [
@@ -70,7 +70,7 @@ export const sandbox = defineCommand({
     const { runtimes: configured } = await loadRuntimeSettings(process.env, flags.config)
     const open = (kind: string): Runtime =>
       openRuntime(kind, flags.dir, process.env, { custom, settings: configured[kind] })
-    if (action !== 'exec' && rest.length > 0) throw usageError('sandbox', 'only exec takes a command after --')
+    if (action !== 'exec' && rest.length > 0) throw usageError('sandbox', 'only exec accepts a command after --')
     if (action !== 'rm' && ids.length > 0) throw usageError('sandbox', `unexpected argument "${ids[0]}"`)
     const chosen = custom === undefined ? flags.runtime : kindOf(custom)
     const kinds = chosen === undefined ? runtimes.kinds : [chosen]
@@ -78,7 +78,7 @@ export const sandbox = defineCommand({
       case 'exec':
       case 'shell': {
         const [file, ...args] = rest
-        if (action === 'exec' && file === undefined) throw usageError('sandbox', 'say what to run, after --')
+        if (action === 'exec' && file === undefined) throw usageError('sandbox', 'name the command to run after --')
         const timeout = flags.timeout
         const seconds =
           timeout === undefined ? undefined : parseNumber('sandbox', 'timeout', timeout, { min: 1, max: 604_800 })
@@ -88,23 +88,24 @@ export const sandbox = defineCommand({
         const spec = toSandboxSpec(flags, runtime, Date.now() + LEASE_MS)
         if (file === undefined) return passOn(await runShell(runtime, spec))
         const stdin = flags.stdin ? await buffer(process.stdin) : ''
-        const limit = seconds === undefined ? {} : { timeoutMs: seconds * 1000 }
-        return passOn(await runCommand(runtime, spec, { command: [file, ...args], stdin, ...limit }))
+        const timeoutMs = seconds === undefined ? undefined : seconds * 1000
+        return passOn(await runCommand(runtime, spec, { command: [file, ...args], stdin, timeoutMs }))
       }
       case 'ls':
         return list(kinds.map(open), flags.json)
       case 'rm':
-        if (ids.length === 0 && !flags.expired) throw usageError('sandbox', 'say which to remove, or --expired')
+        if (ids.length === 0 && !flags.expired)
+          throw usageError('sandbox', 'name the sandboxes to remove, or use --expired')
         return remove(kinds.map(open), ids, flags.expired)
       case undefined:
-        throw usageError('sandbox', 'say exec, shell, ls or rm')
+        throw usageError('sandbox', 'name an action: exec, shell, ls or rm')
       default:
-        throw usageError('sandbox', `there is no "${action}"`)
+        throw usageError('sandbox', `unknown action "${action}"`)
     }
   },
 })
 
-/** A command's own exit code may be any; it is what the caller asked for. */
+/** The exit code of the sandboxed command is passed on, whatever it is. */
 function passOn(code: number): ExitCode {
   return code as ExitCode
 }
@@ -130,14 +131,15 @@ async function runCommand(
 }
 
 /**
- * Talks to it by its door, the only stream that goes both ways in every runtime. With a terminal on our side and `script`
- * on the other it is a terminal there too; otherwise commands are read line by line.
+ * Connects to the shell by a socket of the sandbox, the only bidirectional stream that every runtime has. The shell gets a
+ * terminal if this process has one and the sandbox has `script`; otherwise it reads commands line by line.
  */
 async function runShell(runtime: Runtime, spec: SandboxSpec): Promise<number> {
   const { promise: connected, resolve } = Promise.withResolvers<Socket>()
-  // The first is the shell's; what runs in it later has no business there.
-  const accept = (socket: Socket): void => (isTaken ? void socket.destroy() : ((isTaken = true), resolve(socket)))
-  let isTaken = false
+  // The first connection is the shell's; connections of programs that it runs are closed.
+  const accept = (socket: Socket): void =>
+    isConnected ? void socket.destroy() : ((isConnected = true), resolve(socket))
+  let isConnected = false
   const { stdin, stdout } = process
   return withSandbox(runtime, { ...spec, socket: { port: 18_080, accept } }, async (box, signal) => {
     const isTerminal = stdin.isTTY && stdout.isTTY && (await hasProgram(box, 'script'))
@@ -160,7 +162,7 @@ async function runShell(runtime: Runtime, spec: SandboxSpec): Promise<number> {
       socket.on('error', () => socket.destroy()).pipe(stdout, { end: false })
       const closed = new Promise<void>((done) => socket.once('close', () => done()))
       await ended
-      // What it said last is on its way.
+      // The last output may still be in transit.
       await Promise.race([closed, sleep(500, undefined, { ref: false })])
       return await endOf(execution)
     } finally {
@@ -171,7 +173,7 @@ async function runShell(runtime: Runtime, spec: SandboxSpec): Promise<number> {
   })
 }
 
-/** One that is there for this only, and gone when it is done or when we are told to end. */
+/** Runs `work` in a new sandbox, and removes the sandbox afterwards, also after an interrupt. */
 async function withSandbox(
   runtime: Runtime,
   spec: SandboxSpec,
@@ -201,7 +203,7 @@ async function withSandbox(
   }
 }
 
-/** Only one that did not start is asked what is wrong: asking takes a start of its own. */
+/** Checks the runtime only after a failed start, because a check starts a sandbox itself. */
 async function startChecked(runtime: Runtime, spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
   try {
     return await runtime.start(spec, signal)
@@ -209,7 +211,7 @@ async function startChecked(runtime: Runtime, spec: SandboxSpec, signal: AbortSi
     if (!(error instanceof RolloutError) || error.code !== 'runtime.start-failed' || signal.aborted) throw error
     const checked = await runtime.check(signal)
     if (checked.isUsable) throw error
-    const message = `${runtime.kind} cannot be used here: ${checked.reason}; polar doctor says what can`
+    const message = `${runtime.kind} cannot be used here: ${checked.reason}. Run polar doctor to see which runtimes work.`
     throw new RolloutError('runtime.start-failed', message, { cause: error })
   }
 }
@@ -225,14 +227,14 @@ async function hasProgram(box: Sandbox, name: string): Promise<boolean> {
   return (await execution.result).exitCode === 0
 }
 
-/** Whoever reads it may have seen enough, as `head` does; then there is no reason to go on. */
-async function copyTo(chunks: AsyncIterable<Buffer>, stream: NodeJS.WriteStream, whenGone?: () => void): Promise<void> {
+/** Stops if the reader closes the stream, as `head` does. */
+async function copyTo(chunks: AsyncIterable<Buffer>, stream: NodeJS.WriteStream, onClosed?: () => void): Promise<void> {
   const ignore = (): void => {}
   stream.on('error', ignore)
   for await (const chunk of chunks) {
     const failure = await new Promise<unknown>((resolve) => stream.write(chunk, resolve))
     if (failure == null) continue
-    whenGone?.()
+    onClosed?.()
     return
   }
   stream.off('error', ignore)
@@ -244,7 +246,7 @@ interface Row {
   id: string
   runtime: string
   age_seconds: number
-  /** Negative: it has run out. */
+  /** Negative if the lease has expired. */
   lease_seconds: number
   labels: Readonly<Record<string, string>>
 }
@@ -260,7 +262,7 @@ async function list(all: readonly Runtime[], asJson: boolean): Promise<ExitCode>
     return EXIT.done
   }
   if (rows.length === 0) {
-    printError('There is no sandbox.\n')
+    printError('No sandboxes.\n')
     return EXIT.done
   }
   print(
@@ -292,11 +294,11 @@ async function remove(all: readonly Runtime[], ids: readonly string[], isExpired
     }
   }
   const missing = ids.filter((id) => !found.has(id))
-  for (const id of missing) printError(`There is no sandbox ${id}.\n`)
+  for (const id of missing) printError(`Sandbox ${id} does not exist.\n`)
   return missing.length > 0 ? EXIT.failed : EXIT.done
 }
 
-/** One that cannot be asked, as an engine that does not run, has none that we could name. */
+/** Empty if the runtime does not answer, such as a Docker daemon that does not run. */
 async function listed(runtime: Runtime): ReturnType<Runtime['list']> {
   return runtime.list().catch(() => [])
 }

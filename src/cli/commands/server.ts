@@ -1,5 +1,5 @@
 import { defineCommand, type ExitCode } from '../command.ts'
-import { loadFromFlags, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
+import { loadFromFlags, DATA_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
 import { openServer } from '../../compose/open-server.ts'
@@ -10,11 +10,11 @@ import { print, printError, printJson } from '../views/print.ts'
 
 export const server = defineCommand({
   name: 'server',
-  description: 'Take tasks from trainers, give their sessions to nodes, and keep the results.',
+  description: 'Accept tasks from trainers, lease their sessions to nodes, and store the results.',
   flags: {
-    ...PLACE_FLAGS,
+    ...DATA_FLAGS,
     ...SERVER_FLAGS,
-    json: { type: 'boolean', description: 'Print the line that says it is ready as JSON' },
+    json: { type: 'boolean', description: 'Print the ready line as JSON' },
     verbose: VERBOSE_FLAG,
   },
   examples: [
@@ -34,7 +34,7 @@ export const server = defineCommand({
     if (opened === undefined) return exitCode(stop)
     using _surviving = surviveErrors(deps.logger)
     if (!isLoopbackHost(config.server.host) && config.server.tls === undefined)
-      printError('Warning: without TLS, tokens and results can be read on the way; see server.tls.\n')
+      printError('Warning: without TLS, tokens and results can be read in transit. Set server.tls.\n')
     const { url, tokens } = opened
     if (flags.json) printJson({ event: 'ready', url })
     else print(`${url}\n`)

@@ -10,27 +10,27 @@ import { toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts
 import { numberOrNull } from '../../trajectory/to-trace.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { readRequest } from '../../compose/read-request.ts'
-import { resolveSession } from '../input/resolve-session.ts'
-import { DEFAULT_OUT, formatCallTable, toSummary } from '../views/session-view.ts'
+import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
+import { formatCallTable, toSummary } from '../views/session-view.ts'
 import { isTiny } from '../../compose/token-decoder.ts'
 import { print, printJson } from '../views/print.ts'
 import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 
 export const show = defineCommand({
   name: 'show',
-  description: 'Read a recorded session.',
-  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  description: 'Show a recorded session.',
+  subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    from: FROM_FLAG,
     call: { type: 'string', hint: 'N', description: 'Only this call, counted from 1' },
-    full: { type: 'boolean', description: 'Do not shorten long messages' },
-    tokens: { type: 'boolean', description: 'Sampled tokens with their ids and log probabilities' },
-    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
-    json: { type: 'boolean', description: 'Everything as JSON, token ids included with --tokens' },
+    full: { type: 'boolean', description: 'Print long messages in full' },
+    tokens: { type: 'boolean', description: 'Print sampled tokens with their ids and log probabilities' },
+    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
+    json: { type: 'boolean', description: 'Print everything as JSON; with --tokens including token ids' },
   },
   examples: ['polar show last', 'polar show last --call 1 --tokens', 'polar show last --json | jq .totals'],
   async run({ subject, flags }): Promise<ExitCode> {
-    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const { dir, id } = await resolveSession(subject, resolve(flags.from))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const turns = selectTurns(session, flags.call)
     if (flags.json) printJson(toJson(session, turns, flags.tokens), 2)
@@ -42,7 +42,8 @@ export const show = defineCommand({
 function selectTurns(session: SessionRecord, call: string | undefined): Turn[] {
   if (call === undefined) return session.turns
   const turn = session.turns[Number(call) - 1]
-  if (turn === undefined) throw usageError('show', `there is no call ${call}; the session has ${session.turns.length}`)
+  if (turn === undefined)
+    throw usageError('show', `call ${call} does not exist; the session has ${session.turns.length} calls`)
   return [turn]
 }
 
@@ -130,7 +131,7 @@ async function loadTinyTokenizer(): Promise<Tokenizer> {
 
 function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: Tokenizer | undefined): string[] {
   const messages = messagesOf(turn)
-  // Histories grow by appending, so a call shows what is new in it.
+  // A history grows at its end, so only the new messages of a call are printed.
   const isContinuation = seen > 0 && messages.length > seen
   const shown = isContinuation ? messages.slice(seen) : messages
   const title = `── call ${turn.index + 1} ── ${toVisibleLine(turn.model)}${turn.stream ? ', streamed' : ''}`

@@ -3,7 +3,7 @@ import { shellWord } from '../../lib/process/shell-word.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { endWithOutput } from '../views/closed-output.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { PLACE_FLAGS } from '../input/config-flags.ts'
+import { DATA_FLAGS } from '../input/config-flags.ts'
 import { explainFailure, findServer, type FoundServer, type ServerFlags } from '../input/find-server.ts'
 import { findTask, listSessions, listTasks } from '../task/find-task.ts'
 import { removeTasks } from '../task/remove-tasks.ts'
@@ -17,7 +17,7 @@ const PATIENCE_SECONDS = '600'
 
 export const task = defineCommand({
   name: 'task',
-  description: 'Submit tasks to a server, follow them, and get their results.',
+  description: 'Submit tasks to a server, wait for them, and get their results.',
   words: {
     name: 'ACTION FILE…|ID…',
     description:
@@ -27,29 +27,46 @@ export const task = defineCommand({
     server: {
       type: 'string',
       hint: 'URL',
-      description: 'Where the server is (default: POLAR_SERVER_URL, else polar up)',
+      description: 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)',
     },
-    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token for trainers; or set POLAR_TOKEN' },
-    ...PLACE_FLAGS,
-    samples: { type: 'string', hint: 'N', description: 'submit: sessions of each task, instead of what it says' },
-    priority: { type: 'string', hint: 'N', description: 'submit: 0-100, higher goes first, instead of what it says' },
-    id: { type: 'string', hint: 'NAME', description: 'submit: name of the task, instead of what it says' },
-    wait: { type: 'boolean', description: 'submit: wait until all of it is over' },
-    again: { type: 'boolean', description: 'submit: a new run of tasks that are over' },
-    queue: { type: 'boolean', description: 'submit: also tasks that no registered node can run; they wait for one' },
+    'token-file': {
+      type: 'string',
+      hint: 'FILE',
+      description: 'File with a token of scope trainer; or set POLAR_TOKEN',
+    },
+    ...DATA_FLAGS,
+    samples: { type: 'string', hint: 'N', description: 'submit: sessions of each task; overrides num_samples' },
+    priority: {
+      type: 'string',
+      hint: 'N',
+      description: 'submit: priority from 0 to 100, higher first; overrides the task',
+    },
+    id: { type: 'string', hint: 'NAME', description: 'submit: id of the task; overrides task_id' },
+    wait: { type: 'boolean', description: 'submit: wait until the tasks have ended' },
+    again: { type: 'boolean', description: 'submit: run tasks again that have ended' },
+    queue: { type: 'boolean', description: 'submit: also queue tasks that no registered node can run' },
     patience: {
       type: 'string',
       hint: 'SECONDS',
       default: PATIENCE_SECONDS,
-      description: 'wait: how long the server may be away',
+      description: 'wait: how long to retry while the server does not answer',
     },
-    status: { type: 'string', hint: 'WORD', choices: ApiTaskState.options, description: 'ls: only those' },
-    search: { type: 'string', hint: 'TEXT', description: 'ls: only those with this in their name' },
-    limit: { type: 'string', hint: 'N', default: '50', description: 'ls: at most so many' },
-    session: { type: 'string', hint: 'ID', description: 'show: this session, and all attempts at it' },
-    to: { type: 'string', hint: 'DIR', description: 'results: a file for each task there, instead of standard output' },
-    follow: { type: 'boolean', description: 'results: go on until the task is over' },
-    cancelled: { type: 'boolean', description: 'retry: also sessions that were cancelled' },
+    status: {
+      type: 'string',
+      hint: 'WORD',
+      choices: ApiTaskState.options,
+      description: 'ls: only tasks with this status',
+    },
+    search: { type: 'string', hint: 'TEXT', description: 'ls: only tasks whose id contains this text' },
+    limit: { type: 'string', hint: 'N', default: '50', description: 'ls: maximum number of tasks' },
+    session: { type: 'string', hint: 'ID', description: 'show: this session with all its attempts' },
+    to: {
+      type: 'string',
+      hint: 'DIR',
+      description: 'results: folder for one file per task (default: standard output)',
+    },
+    follow: { type: 'boolean', description: 'results: wait for further results until the task has ended' },
+    cancelled: { type: 'boolean', description: 'retry: also cancelled sessions' },
     json: { type: 'boolean', description: 'Print JSON' },
   },
   examples: [
@@ -63,7 +80,7 @@ export const task = defineCommand({
     const find = (): Promise<FoundServer> => findServer(flags)
     const ids = (): [string, ...string[]] => {
       const [first, ...others] = words
-      if (first === undefined) throw usageError('task', `say which task: polar task ${action} ID`)
+      if (first === undefined) throw usageError('task', `name a task: polar task ${action} ID`)
       return [first, ...others]
     }
     const patience = parseNumber('task', 'patience', flags.patience, { min: 0, max: 31_536_000 })
@@ -86,9 +103,9 @@ export const task = defineCommand({
         case 'rm':
           return await removeTasks(ids(), flags, find)
         case undefined:
-          throw usageError('task', 'say submit, ls, show, wait, results, cancel, retry or rm')
+          throw usageError('task', 'name an action: submit, ls, show, wait, results, cancel, retry or rm')
         default:
-          throw usageError('task', `there is no "${action}"`)
+          throw usageError('task', `unknown action "${action}"`)
       }
     } catch (error) {
       throw explainFailure(error)
@@ -116,12 +133,12 @@ interface TaskFlags extends ServerFlags {
 }
 
 async function submit(files: readonly string[], flags: TaskFlags, find: Find, patience: number): Promise<ExitCode> {
-  if (files.length === 0) throw usageError('task', 'say which tasks to submit, as in: polar task submit task.yaml')
+  if (files.length === 0) throw usageError('task', 'name the task files, as in: polar task submit task.yaml')
   const whole = (flag: 'samples' | 'priority', min: number, max: number): number | undefined =>
     flags[flag] === undefined ? undefined : parseNumber('task', flag, flags[flag], { min, max })
   const changes = { samples: whole('samples', 1, 10_000), priority: whole('priority', 0, 100), id: flags.id }
   const server = await find().catch(async (error: unknown) => {
-    // Mistakes in the tasks come first.
+    // Problems of the tasks are reported before problems of the server.
     await readTasks(files, changes, { isLocal: true })
     throw error
   })
@@ -131,40 +148,41 @@ async function submit(files: readonly string[], flags: TaskFlags, find: Find, pa
   const outcomes = await submitTasks(server, tasks, { isAgain: flags.again, isQueued: flags.queue })
   for (const outcome of outcomes) {
     if (flags.json && !flags.wait) printJson(outcome)
-    else if (!flags.json) print(`${toVisibleLine(outcome.task_id)}: ${SAYINGS[outcome.outcome]}\n`)
+    else if (!flags.json) print(`${toVisibleLine(outcome.task_id)}: ${OUTCOMES[outcome.outcome]}\n`)
     for (const text of outcome.warnings ?? []) printError(`${toVisibleLine(`${outcome.task_id}: ${text}`)}\n`)
   }
-  const taken = outcomes.filter(({ outcome }) => outcome === 'created' || outcome === 'same')
-  const isRefused = taken.length < outcomes.length
-  if (flags.wait && taken.length > 0) {
+  const accepted = outcomes.filter(({ outcome }) => outcome === 'created' || outcome === 'same')
+  const isRejected = accepted.length < outcomes.length
+  if (flags.wait && accepted.length > 0) {
     const code = await wait(
-      taken.map(({ task_id: id }) => id),
+      accepted.map(({ task_id: id }) => id),
       { find, patience, asJson: flags.json },
     )
-    return code === EXIT.done && isRefused ? EXIT.failed : code
+    return code === EXIT.done && isRejected ? EXIT.failed : code
   }
-  if (!flags.json && !flags.wait && taken[0] !== undefined)
+  if (!flags.json && !flags.wait && accepted[0] !== undefined)
     printError(
-      `Follow it with: polar task wait ${taken
+      `Wait for the result: polar task wait ${accepted
         .map(({ task_id: id }) => quote(id))
         .slice(0, 5)
         .join(' ')}\n`,
     )
-  return isRefused ? EXIT.failed : EXIT.done
+  return isRejected ? EXIT.failed : EXIT.done
 }
 
-const SAYINGS: Readonly<Record<Submitted['outcome'], string>> = {
+const OUTCOMES: Readonly<Record<Submitted['outcome'], string>> = {
   created: 'submitted',
-  same: 'is there already, with this very body; for another run of it use --again, or --id',
-  conflict: 'refused: another task has this name; give this one another with --id, or use --again once that is over',
-  stale: 'refused: it was made for a policy that is too old by now',
-  cancelled: 'refused: it was cancelled before it came',
-  deleted: 'refused: it was here and has been deleted; to run it again use --again, or --id',
-  'no-node': 'refused: no registered node can run it; start such a node, or submit with --queue',
+  same: 'already exists with the same contents; use --again or --id to run it again',
+  conflict:
+    'rejected: the task_id exists with different contents; use another --id, or --again after that task has ended',
+  stale: 'rejected: the policy version of the task is too old',
+  cancelled: 'rejected: the task was cancelled before it was submitted',
+  deleted: 'rejected: the task was deleted; use --again or --id to run it again',
+  'no-node': 'rejected: no registered node can run it; start such a node, or submit with --queue',
 }
 
 async function list(words: readonly string[], flags: TaskFlags, find: Find): Promise<ExitCode> {
-  if (words.length > 0) throw usageError('task', 'ls takes no names; try --search TEXT')
+  if (words.length > 0) throw usageError('task', 'ls accepts no ids; use --search TEXT')
   const most = parseNumber('task', 'limit', flags.limit, { min: 1, max: 1_000_000 })
   const { client } = await find()
   const query = {
@@ -172,9 +190,9 @@ async function list(words: readonly string[], flags: TaskFlags, find: Find): Pro
     ...(flags.search === undefined ? {} : { search: flags.search }),
   }
   const tasks: TaskSummary[] = []
-  for await (const one of listTasks(client, query, most)) {
-    if (flags.json) printJson(one)
-    else tasks.push(one)
+  for await (const found of listTasks(client, query, most)) {
+    if (flags.json) printJson(found)
+    else tasks.push(found)
   }
   if (!flags.json) print(renderTasks(tasks, Date.now()))
   return EXIT.done
@@ -189,7 +207,7 @@ async function show(words: readonly string[], flags: TaskFlags, find: Find): Pro
     return EXIT.done
   }
   const [id, ...more] = words
-  if (id === undefined || more.length > 0) throw usageError('task', 'show takes one task, or --session ID')
+  if (id === undefined || more.length > 0) throw usageError('task', 'show needs one task, or --session ID')
   const found = await findTask(client, id)
   const { sessions, unrunnable } = await listSessions(client, id)
   if (flags.json) printJson({ ...found, sessions, unrunnable })
@@ -211,14 +229,14 @@ async function wait(
       find,
       patienceMs: patience * 1000,
       signal: interrupted.signal,
-      ...(asJson ? { onEnd: (ended) => printJson(ended) } : {}),
+      onEnd: asJson ? (ended) => printJson(ended) : undefined,
     })
     if (!asJson) print(renderTasks(tasks, Date.now()))
     return tasks.every(({ status }) => status === 'completed') ? EXIT.done : EXIT.failed
   } catch (error) {
     if (!interrupted.signal.aborted) throw error
     printError(
-      `Not over yet; the server goes on. To wait again: polar task wait ${ids.map(quote).slice(0, 5).join(' ')}\n`,
+      `Stopped waiting; the server continues the tasks. To wait again: polar task wait ${ids.map(quote).slice(0, 5).join(' ')}\n`,
     )
     return EXIT.interrupted
   } finally {
@@ -269,12 +287,12 @@ async function retry(ids: readonly string[], flags: TaskFlags, find: Find): Prom
   for (const id of ids) {
     const answer = await client.retryTask({ params: { task_id: id }, body: { statuses } })
     if (flags.json) printJson(answer)
-    else print(`${toVisibleLine(id)}: ${answer.retried_sessions} sessions are made again\n`)
+    else print(`${toVisibleLine(id)}: ${answer.retried_sessions} sessions are retried\n`)
   }
   return EXIT.done
 }
 
-/** As a shell takes it back. */
+/** Quotes an id for a shell. */
 function quote(id: string): string {
   return /^[\w.:@/+-]+$/.test(id) ? id : toVisibleLine(shellWord(id))
 }

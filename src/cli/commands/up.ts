@@ -2,10 +2,10 @@ import type { Client } from '../../client/client.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { defineCommand, type ExitCode } from '../command.ts'
 import {
-  ENGINE_FLAGS,
+  NODE_ENGINE_FLAGS,
   loadFromFlags,
   NODE_FLAGS,
-  PLACE_FLAGS,
+  DATA_FLAGS,
   SERVER_FLAGS,
   VERBOSE_FLAG,
 } from '../input/config-flags.ts'
@@ -26,23 +26,23 @@ import { print, printError, printJson } from '../views/print.ts'
 export const up = defineCommand({
   name: 'up',
   description:
-    'Server, node, gateway and engine with one command, on this machine; what is under way survives its end.',
+    'Start a server, a node, a gateway and an engine on this machine. Unfinished sessions continue at the next start.',
   flags: {
-    ...PLACE_FLAGS,
+    ...DATA_FLAGS,
     port: SERVER_FLAGS.port,
     open: SERVER_FLAGS.open,
     ...NODE_FLAGS,
-    ...ENGINE_FLAGS,
-    json: { type: 'boolean', description: 'Print the line that says it is ready as JSON, and no bars' },
+    ...NODE_ENGINE_FLAGS,
+    json: { type: 'boolean', description: 'Print the ready line as JSON, without progress bars' },
     verbose: VERBOSE_FLAG,
   },
   examples: [
     'polar up',
     'polar up --script examples/scripts/hello.yaml',
-    'polar up --upstream http://localhost:8000 --run 16',
+    'polar up --engine-url http://localhost:8000 --run 16',
   ],
   async run({ flags }): Promise<ExitCode> {
-    // Those say which server to talk to; this one is its own.
+    // These variables select another server.
     const { POLAR_SERVER_URL: _, POLAR_TOKEN: __, POLAR_TOKEN_FILE: ___, ...env } = process.env
     const loaded = await loadFromFlags(flags, env)
     const { config } = loaded
@@ -60,7 +60,7 @@ export const up = defineCommand({
       onServer: () => {
         stop = stops.use(listenForStop({ twoSteps: true }))
         stops.use(surviveErrors(logger))
-        stop.first.addEventListener('abort', () => (state = 'Ending… Ctrl-C again ends it at once.'))
+        stop.first.addEventListener('abort', () => (state = 'Stopping… Press Ctrl-C again to stop at once.'))
         return stop.first
       },
       onStep: (part) => void (state = `Starting: ${part}…`),
@@ -73,23 +73,23 @@ export const up = defineCommand({
     const { client, server, worker: ours } = all
     screen[Symbol.dispose]()
     for (const warning of ours.warnings) printError(`${warning}\n`)
-    sayReady(server, ours, { asJson: flags.json, data: config.data, script: config.engine.script })
+    printReady(server, ours, { asJson: flags.json, data: config.data, script: config.engine.script })
     {
       const counts = new SessionCounts(() => ours.worker.metrics.accepted)
       using view = createStageView({
         widths: ours.widths,
         metrics: () => ours.opened.node.metrics,
         progress: () => counts.progress(),
-        ...(flags.json ? { stream: QUIET } : {}),
+        stream: flags.json ? QUIET : undefined,
       })
       out.target = flags.json ? process.stderr : { write: (text: string) => view.print(text) }
       const ending = new AbortController()
       const signal = AbortSignal.any([stop.first, ending.signal])
       const watching = Promise.all([
         counts.watch(client, signal),
-        flags.json ? undefined : tellEnds(client, (line) => view.print(line), signal),
+        flags.json ? undefined : printEnds(client, (line) => view.print(line), signal),
       ]).catch((error: unknown) => {
-        if (!signal.aborted) logger.warn({ err: error }, 'what happens cannot be shown any more')
+        if (!signal.aborted) logger.warn({ err: error }, 'cannot follow the progress of tasks')
       })
       await Promise.race([ours.worker.ended, untilAborted(stop.first)])
       ending.abort()
@@ -97,17 +97,17 @@ export const up = defineCommand({
       out.target = process.stderr
     }
     const left = ours.opened.node.sessions.length
-    const back = left === 0 ? '' : ` ${left} sessions go back into the queue; the next polar up goes on with them.`
-    if (!flags.json && process.stderr.isTTY) printError(`Ending.${back}\n`)
+    const back = left === 0 ? '' : ` ${left} sessions return to the queue; the next polar up continues them.`
+    if (!flags.json && process.stderr.isTTY) printError(`Stopping.${back}\n`)
     await ours.worker.release()
     return exitCode(stop)
   },
 })
 
-/** Nobody looks. */
+/** Discards output. */
 const QUIET = { isTTY: false, columns: 80, write: () => true }
 
-function sayReady(
+function printReady(
   { url, tokens }: OpenServer,
   { nodeId, opened }: OpenWorker,
   { asJson, data, script }: { asJson: boolean; data: string; script: string | undefined },
@@ -124,7 +124,7 @@ function sayReady(
     printJson(ready)
     return
   }
-  // Where both are the same screen, once is enough.
+  // On a terminal, standard error shows the URL.
   if (!(process.stdout.isTTY && process.stderr.isTTY)) print(`${url}\n`)
   const lines = [
     '',
@@ -136,13 +136,13 @@ function sayReady(
     '  In another terminal:',
     ...exampleLines(data, script),
     '',
-    '  Ctrl-C ends it; what is under way goes on the next time.',
+    '  Press Ctrl-C to stop; unfinished sessions continue at the next start.',
     '',
   ]
   if (process.stderr.isTTY) printError(lines.map((line) => `${line}\n`).join(''))
 }
 
-/** Where the logger writes, which changes once there are bars. */
+/** Output of the logger. Its target changes while progress bars are shown. */
 function createOutput(): { target: { write(text: string): unknown }; isTTY: boolean; write(text: string): void } {
   return {
     target: process.stderr,
@@ -153,9 +153,9 @@ function createOutput(): { target: { write(text: string): unknown }; isTTY: bool
   }
 }
 
-const LOOK_MS = 1000
+const POLL_MS = 1000
 
-/** Sessions whose results the server has from us since we started, and those that are still to do. */
+/** Counts the sessions whose results the server accepted since the start, and the open sessions. */
 class SessionCounts {
   readonly #accepted: () => number
   #total = 0
@@ -169,7 +169,7 @@ class SessionCounts {
     return {
       done: Math.min(this.#accepted(), this.#total),
       total: this.#total,
-      note: this.#isIdle ? 'nothing to do' : '',
+      note: this.#isIdle ? 'idle' : '',
     }
   }
 
@@ -180,21 +180,21 @@ class SessionCounts {
       this.#isIdle = open === 0
       this.#total = this.#accepted() + open
       await new Promise<void>((resolve) => {
-        const timer = setTimeout(resolve, LOOK_MS)
+        const timer = setTimeout(resolve, POLL_MS)
         signal.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true })
       })
     }
   }
 }
 
-/** A line for each task that is over. */
-async function tellEnds(client: Client, tell: (line: string) => void, signal: AbortSignal): Promise<void> {
+/** Prints a line for each task that ends. */
+async function printEnds(client: Client, printLine: (line: string) => void, signal: AbortSignal): Promise<void> {
   for await (const { data } of client.streamEvents({ signal })) {
     const { task_id: id } = data.data
     if (data.type !== 'task.completed' || typeof id !== 'string') continue
     const task = await findTask(client, id, signal)
     const failed = task.errored_sessions > 0 ? `, ${task.errored_sessions} failed` : ''
-    tell(
+    printLine(
       `${task.status.padEnd(9)}  ${toVisibleLine(id)}  ${task.valid_sessions}/${task.num_samples} valid${failed}, mean reward ${formatReward(task.mean_reward)}\n`,
     )
   }

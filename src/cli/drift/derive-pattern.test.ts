@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest'
 import { compilePattern } from '../../gateway/quirks/rule-pattern.ts'
 import { deriveVolatile } from './derive-pattern.ts'
 
-/** Both texts with every derived piece held still. */
+/** Both texts with all derived pieces replaced. */
 function stilled(before: string, now: string): [string, string] {
   const pieces = deriveVolatile(before, now)
   const apply = (text: string): string =>
@@ -35,7 +35,7 @@ describe('deriveVolatile()', () => {
     expect(b).toBe(before)
   })
 
-  test('several pieces in one text, each by what stands in front of it', () => {
+  test('finds several pieces in one text, each by the text before it', () => {
     const text = (time: string, count: number): string =>
       `Time now: ${time}\nA long line in between.\nTokens left: ${count}\n`
     const pieces = deriveVolatile(text('10:00', 900), text('10:05', 1000))
@@ -45,7 +45,7 @@ describe('deriveVolatile()', () => {
     ])
   })
 
-  test('at the start and at the end of a text', () => {
+  test('finds pieces at the start and at the end of a text', () => {
     expect(stilled('10:00 is the time', '10:01 is the time')[1]).toBe('10:00 is the time')
     expect(deriveVolatile('Seed: 1', 'Seed: 22')[0]?.find).toBe('Seed: [0-9]{1,20}$')
   })
@@ -60,11 +60,11 @@ describe('deriveVolatile()', () => {
       `${'.'.repeat(60)} 12 ${'.'.repeat(60)}`,
       `${'.'.repeat(60)} 13 ${'.'.repeat(60)}`,
     ],
-  ])('gives nothing where %s', (_, before, now) => {
+  ])('returns nothing if %s', (_, before, now) => {
     expect(deriveVolatile(before, now)).toEqual([])
   })
 
-  test('what it gives is a pattern rules may use, and makes the later text the earlier one', () => {
+  test('returns valid patterns that turn the later text into the earlier text', () => {
     const value = fc.oneof(
       fc
         .date({ noInvalidDate: true, min: new Date('2000-01-01'), max: new Date('2099-01-01') })

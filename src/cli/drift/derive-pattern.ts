@@ -1,24 +1,24 @@
 import { escapePattern } from '../../gateway/quirks/rule-pattern.ts'
 import { commonPrefix, commonSuffix } from '../../lib/collections/common-prefix.ts'
 
-/** A piece of a text that was another in the next call, and how to recognise and still it. */
+/** Part of a text that differs in the next call, with a pattern that finds it and a constant replacement. */
 export interface VolatilePiece {
   kind: 'time' | 'uuid' | 'hash' | 'path' | 'number' | 'id'
   /** Both values. */
   before: string
   now: string
-  /** Pattern that matches both with what stands around them, and a text with the first value in its place. */
+  /** Pattern that matches both values with their surrounding text, and the text with the first value. */
   find: string
   replace: string
 }
 
-/** Changed runs a text may have and still be the same text. */
+/** Limit of changed runs; a text with more changes is another text. */
 const MOST_SPOTS = 20
 const LONGEST_CHANGE = 20_000
 
 /**
- * The volatile pieces two versions of a text differ in. Empty when the difference is of another kind: words were added,
- * left out or exchanged, and no rule should hide that.
+ * Returns the volatile pieces in which two versions of a text differ. Empty if words were added, removed or replaced, which
+ * no rule should hide.
  */
 export function deriveVolatile(before: string, now: string): VolatilePiece[] {
   const change = findChange(before, now)
@@ -38,17 +38,17 @@ interface Change {
   now: Run[]
 }
 
-/** Letters and digits that belong together, or one other character. */
+/** A sequence of letters and digits, or one other character. */
 interface Run {
   text: string
   at: number
   isWord: boolean
 }
 
-/** What a time, a path or an id is made of. */
+/** Characters of times, paths and ids. */
 const CONNECTED = /[A-Za-z0-9:.\-/+_~]/
 
-/** The runs between the common start and the common end, widened to whole words on both sides. */
+/** Returns the runs between the common start and the common end, extended to whole words. */
 function findChange(before: string, now: string): Change | undefined {
   const start = commonPrefix(before, now)
   const tail = commonSuffix(before, now, Math.min(before.length, now.length) - start)
@@ -70,13 +70,13 @@ function runsOf(text: string, offset: number): Run[] {
   }))
 }
 
-/** A stretch of runs that holds a change: a whole time, id or path. Numbers are indexes of runs, `to` behind the last. */
+/** Range of runs that is a changed time, id or path: indexes of runs, `to` exclusive. */
 interface Spot {
   from: number
   to: number
 }
 
-/** Undefined where more than words of the same kind was exchanged. */
+/** Undefined if the texts differ in more than words. */
 function toSpots(before: readonly Run[], now: readonly Run[]): Spot[] | undefined {
   if (before.length !== now.length) return undefined
   const spots: Spot[] = []
@@ -102,7 +102,7 @@ function wordAround(runs: readonly Run[], index: number): Spot {
   return { from, to }
 }
 
-/** Spots with hardly anything between them are one: there would be no room to recognise the second by. */
+/** Merges spots that are too close together: the pattern of the second needs literal text before it. */
 function merged(spots: readonly Spot[], { before }: Change): Spot[] {
   const result: Spot[] = []
   for (const spot of spots) {
@@ -124,7 +124,7 @@ function startOf(runs: readonly Run[], index: number): number {
 // --- how to recognise it ----------------------------------------------------------------------------------------------
 
 const LONGEST_LEFT = 40
-const USUAL_LEFT = 24
+const DEFAULT_LEFT = 24
 const LONGEST_RIGHT = 8
 
 function toPiece(
@@ -153,10 +153,10 @@ function toPiece(
   }
 }
 
-/** Literal text in front, enough of it to say what it is about; or all there is up to the start of the text. */
+/** Returns enough literal text before a position to identify it, or all text up to the start. */
 function leftOf(text: string, at: number, earliest: number): { text: string; isStart: boolean } | undefined {
   const line = Math.max(earliest, text.lastIndexOf('\n', at - 1) + 1)
-  for (const from of [Math.max(line, at - USUAL_LEFT), Math.max(earliest, at - LONGEST_LEFT)]) {
+  for (const from of [Math.max(line, at - DEFAULT_LEFT), Math.max(earliest, at - LONGEST_LEFT)]) {
     const words = wholeCharacters(text.slice(from, at))
     if ((words.match(/[\p{L}\p{N}]/gu) ?? []).length >= 3 && [...words].slice(0, 3).length === 3) {
       return { text: words, isStart: false }
@@ -165,14 +165,14 @@ function leftOf(text: string, at: number, earliest: number): { text: string; isS
   return earliest === 0 && at <= LONGEST_LEFT ? { text: text.slice(0, at), isStart: true } : undefined
 }
 
-/** Up to the end of the line: what follows must be there, or a number would match that only begins the same. */
+/** Returns literal text after a position, up to the end of the line: without it the prefix of a longer number would match. */
 function rightOf(text: string, at: number, latest: number): string {
   const some = wholeCharacters(text.slice(at, Math.min(latest, at + LONGEST_RIGHT)))
   const line = some.indexOf('\n')
   return line === -1 ? some : some.slice(0, line + 1)
 }
 
-/** Without half a surrogate pair at either end. */
+/** Removes half a surrogate pair at either end. */
 function wholeCharacters(text: string): string {
   return text.replace(/^[\uDC00-\uDFFF]/, '').replace(/[\uD800-\uDBFF]$/, '')
 }

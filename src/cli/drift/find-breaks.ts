@@ -1,28 +1,28 @@
 import { breakOf, type CallGraph, type CallNode, type BreakReason } from '../../trajectory/graph/call-graph.ts'
 
-/** One call whose prompt does not go on literally from the call it continues. */
+/** A call whose prompt does not continue the previous call token by token. */
 export interface Break {
   node: CallNode
   from: CallNode
   reason: BreakReason
   detail: string
-  /** Index of the first token that differs; all before it are the same. */
+  /** Index of the first token that differs. */
   at: number
-  /** What the prompt would have begun with: what `from` read and wrote. */
+  /** Prompt and answer of `from`, which the prompt should begin with. */
   before: Int32Array
-  /** What it is. */
+  /** The prompt. */
   now: Int32Array
 }
 
 export interface DriftSummary {
   calls: number
-  /** Calls that go on from an earlier one, and those of them that do so token for token from the latest. */
+  /** Calls that continue an earlier call; `exact` counts those that continue the latest call token by token. */
   edges: number
   exact: number
   reasons: Partial<Record<BreakReason, number>>
 }
 
-/** One for each turn: its choices share a prompt. */
+/** Returns at most one break per turn: its choices share a prompt. */
 export function findBreaks(graph: CallGraph): Break[] {
   return oneEach(graph).flatMap((node) => {
     const broken = breakOf(node.edge)
@@ -54,7 +54,7 @@ function oneEach({ nodes }: CallGraph): CallNode[] {
   return nodes.filter((node, i) => nodes[i - 1]?.turn !== node.turn)
 }
 
-/** A call as people count it, as `polar show` does. */
+/** Number of a call, counted from 1 as in `polar show`. */
 export function callNumber({ turn }: CallNode): number {
   return turn.index + 1
 }

@@ -38,7 +38,7 @@ describe('formatBreak()', () => {
     expect([column(row('before'), 'old'), column(row('now'), 'new')]).toEqual([mark, mark])
   })
 
-  test('says where a side ends, shows ids without a decoder, and does not repeat advice', () => {
+  test('marks the end of a side, prints ids without a decoder, and does not repeat advice', () => {
     const ended = formatBreak(breakOf('abc', 'ab'), decoder, { width: 80, advised: 3 })
     expect(ended).toContain('now       ab(ends here)')
     expect(ended).toContain('change    as for call 3')
@@ -46,7 +46,7 @@ describe('formatBreak()', () => {
   })
 })
 
-test('where only the tokens differ, their ends are shown', () => {
+test('formatBreak() prints the ends of tokens if only the tokens differ', () => {
   const words: Record<number, string> = { 1: 'ab', 2: 'c', 3: 'a', 4: 'bc', 5: 'x' }
   const spelling = { bytesOf: (id: number) => Buffer.from(words[id] ?? ''), isSpecial: () => false }
   const found = { ...breakOf('ab', 'ac'), before: Int32Array.of(5, 1, 2), now: Int32Array.of(5, 3, 4) }
@@ -54,12 +54,12 @@ test('where only the tokens differ, their ends are shown', () => {
   expect(text).toContain('before    xab│c\nnow       xa│bc\n           ^ token 2 of 3')
 })
 
-test('a gateway that did not even try says so', () => {
+test('adviceFor() mentions that the gateway did not continue token by token', () => {
   expect(adviceFor(breakOf('ab', 'ac', 'retokenised'))).toContain('did not continue token by token')
   expect(adviceFor(breakOf('ab', 'ac', 'retokenised', { begins: 'media' }))).not.toContain('did not continue')
 })
 
-test('the summary counts continuations and reasons', () => {
+test('formatSummary() counts continuations and reasons', () => {
   const edges = [{ verdict: 'root' }, { verdict: 'exact' }, { verdict: 'forked', reason: 'unknown' }]
   const nodes = edges.map((edge) => ({ edge, turn: {} })) as unknown as CallNode[]
   const summary = summariseDrift({ nodes } as never)

@@ -4,17 +4,17 @@ import { adviceFor } from './advice.ts'
 import { callNumber, type Break, type DriftSummary } from './find-breaks.ts'
 import { fitEnd, fitStart, visibleText, widthOf, wrap } from './visible-text.ts'
 
-/** Tokens on each side of the first difference that a terminal of any sensible width can show. */
+/** Tokens to show on each side of the first difference. */
 const AROUND = 60
 const IDS_AROUND = 4
 const LABEL = 10
 
-/** The ids that are going to be shown. */
+/** Returns the ids that `formatBreak()` shows. */
 export function shownIds({ before, now, at }: Break): number[] {
   return [before, now].flatMap((ids) => [...windowOf(ids, at).left, ...windowOf(ids, at).right])
 }
 
-/** Both sides for programs: ids and, where known, text up to the first difference and from it on. */
+/** Returns both sides as JSON: ids and, if known, text before and after the first difference. */
 export function sidesOf({ before, now, at }: Break, decoder: TokenDecoder | undefined): Record<string, unknown> {
   const side = (ids: Int32Array): unknown => {
     const { left, right } = windowOf(ids, at)
@@ -28,7 +28,7 @@ function windowOf(ids: Int32Array, at: number): { left: Int32Array; right: Int32
   return { left: ids.subarray(Math.max(0, at - AROUND), at), right: ids.subarray(at, at + AROUND) }
 }
 
-/** `width` is the terminal's; `advised` the call that the same advice was given for already, if any. */
+/** `width` is that of the terminal; `advised` is the number of an earlier call with the same advice, if any. */
 export function formatBreak(
   found: Break,
   decoder: TokenDecoder | undefined,
@@ -36,17 +36,17 @@ export function formatBreak(
 ): string {
   const { node, from, reason, detail, at, before, now } = found
   const room = Math.max(30, Math.min(width, 160)) - LABEL
-  // The sides share all that stands before; a third of the line for it, so that what differs has the most of it.
+  // The text before the difference is the same on both sides, and gets a third of the line.
   const shared = fitEnd(windowText(before, at, 'left', decoder), Math.floor(room / 3))
   const rest = room - widthOf(shared)
   const side = (ids: Int32Array, text: (ids: Int32Array) => string): string =>
     at >= ids.length ? '(ends here)' : fitStart(text(ids), rest)
   const whole = (ids: Int32Array): string => windowText(ids, at, 'right', decoder)
-  // The same text in other tokens looks the same unless one sees where they end.
+  // The same text in other tokens looks the same unless the ends of tokens are shown.
   const isSameText = side(before, whole) === side(now, whole)
   const shown = isSameText ? (ids: Int32Array) => tokenTexts(windowOf(ids, at).right, decoder) : whole
   return [
-    ...block(`Call ${callNumber(node)}`, `does not go on literally from call ${callNumber(from)}: ${reason}`, room),
+    ...block(`Call ${callNumber(node)}`, `does not continue call ${callNumber(from)} token by token: ${reason}`, room),
     ...(detail === '' ? [] : block('', toVisibleLine(detail), room)),
     '',
     line('before', `${shared}${side(before, shown)}`),
@@ -88,7 +88,7 @@ function line(label: string, text: string): string {
 
 export function formatSummary({ calls, edges, exact, reasons }: DriftSummary): string {
   const size = `the session has ${calls} ${calls === 1 ? 'call' : 'calls'}`
-  if (edges === 0) return `No call goes on from another; ${size}\n`
+  if (edges === 0) return `No call continues another call; ${size}\n`
   const share = ((100 * exact) / edges).toFixed(0)
   const counts = Object.entries(reasons).toSorted(([, a], [, b]) => b - a)
   const widest = Math.max(0, ...counts.map(([reason]) => reason.length))

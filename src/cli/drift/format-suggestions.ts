@@ -2,7 +2,7 @@ import { toVisibleLine } from '../../lib/visible-text.ts'
 import { formatTable } from '../views/table.ts'
 import type { Gain, Suggestion, SuggestResult } from './suggest-rules.ts'
 
-/** What was found and what it does to the recorded session, for people. */
+/** Formats the suggested rules and their effect on the recorded session. */
 export function formatSuggestions(
   { suggestions, refused, proof }: SuggestResult,
   { sessionId, to }: { sessionId: string; to: string | undefined },
@@ -11,18 +11,18 @@ export function formatSuggestions(
   if (suggestions.length === 0) {
     return [
       ...rejected,
-      `No rule would help: nothing in session ${sessionId} changes only in times, ids or counters.`,
+      `No rule found: no text of session ${sessionId} changes only in times, ids or counters.`,
       '',
     ].join('\n')
   }
   return [
     ...suggestions.flatMap(describe),
     ...rejected,
-    `Every request of session ${sessionId}, read again with the ${suggestions.length === 1 ? 'rule' : 'rules'}:`,
+    `Effect of the ${suggestions.length === 1 ? 'rule' : 'rules'} on the requests of session ${sessionId}:`,
     formatTable([
       ['', 'without', 'with'],
       row('histories that extend an earlier one', proof.messages),
-      ...(proof.tokens === undefined ? [] : [row('broken prompts that then go on token by token', proof.tokens)]),
+      ...(proof.tokens === undefined ? [] : [row('diverging prompts that continue token by token', proof.tokens)]),
     ]),
     ...(to === undefined ? ['The rule file:', ''] : usage(to)),
   ].join('\n')
@@ -35,7 +35,7 @@ function describe({ rule, pieces }: Suggestion): string[] {
     `  seen     ${first?.before} → ${first?.now}${pieces.length > 1 ? `, and ${pieces.length - 1} more` : ''}`,
     `  find     ${rule.find}`,
     `  replace  ${JSON.stringify(rule.replace)}`,
-    `           The model will always read ${first?.before}; edit "replace" to say something else.`,
+    `           The model always reads ${first?.before}; edit "replace" to change this text.`,
     '',
   ].map(toVisibleLine)
 }

@@ -49,7 +49,7 @@ function turnOf(index: number, messages: readonly Wire[]): Turn {
   return { ...turn, response }
 }
 
-/** A conversation of so many calls; `system` and `question` say what is sent in each. */
+/** A conversation of `count` calls with the texts of `system` and `question`. */
 function suggestFor(
   calls: number,
   system: (call: number) => string,
@@ -82,7 +82,7 @@ describe('suggestRules()', () => {
     expect(refused).toEqual([])
   })
 
-  test('needs all rules where several pieces change, and keeps none that adds nothing', () => {
+  test('suggests a rule for each changing piece, and no rule without effect', () => {
     const { suggestions, proof } = suggestFor(
       3,
       (call) => `Session start.\nSeed: ${call}\nSome words.\nTokens left: ${900 - call}\nGo.`,
@@ -91,7 +91,7 @@ describe('suggestRules()', () => {
     expect(proof.messages).toEqual({ of: 2, before: 0, after: 2 })
   })
 
-  test('finds what changes in old messages of the user', () => {
+  test('finds changes in earlier messages of the user', () => {
     const { suggestions, proof } = suggestFor(
       3,
       () => 'You help.',
@@ -101,13 +101,13 @@ describe('suggestRules()', () => {
     expect(proof.messages.after).toBe(2)
   })
 
-  test('refuses a rule that would change a text the harness sends back as it was', () => {
+  test('rejects a rule that would change a text that the harness repeats unchanged', () => {
     const { suggestions, refused } = suggestFor(
       3,
       (call) => `Now: 10:0${call}:00\n`,
       (_, asked) => (asked === 0 ? 'Note this. Now: 11:11:11\nDone.' : `q${asked}`),
     )
-    // Of another role, so nothing is in danger.
+    // The text has another role, so the rule does not change it.
     expect(refused).toEqual([])
     expect(suggestions).toHaveLength(1)
     const same = suggestFor(
@@ -119,13 +119,13 @@ describe('suggestRules()', () => {
     expect(same.refused[0]?.why).toContain('message 2 of call 1')
   })
 
-  test('suggests nothing where words change, or where nothing breaks', () => {
+  test('suggests nothing if words change, or if no prompt diverges', () => {
     const moods = ['glad', 'sad', 'mad']
     expect(suggestFor(3, (call) => `Be ${moods[call]}.`).suggestions).toEqual([])
     expect(suggestFor(3, () => 'Be good.')).toMatchObject({ suggestions: [], refused: [] })
   })
 
-  test('suggests nothing where a rule alone does not help', () => {
+  test('suggests nothing if a rule has no effect', () => {
     const moods = ['glad', 'sad', 'mad']
     const { suggestions } = suggestFor(3, (call) => `Be ${moods[call]}. ${'Some words. '.repeat(3)}Now: 10:0${call}`)
     expect(suggestions).toEqual([])

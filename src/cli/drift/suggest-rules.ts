@@ -8,7 +8,7 @@ import { breakOf, type CallGraph, type CallNode, type RequestReader } from '../.
 import { deriveVolatile, type VolatilePiece } from './derive-pattern.ts'
 import { callNumber } from './find-breaks.ts'
 
-/** The prompt an engine would make of a request, with or without the mark that opens the answer. */
+/** Renders the prompt of a request as the engine does, with or without the tokens that open the answer. */
 export type RenderPrompt = (request: TurnRequest, options: { opensAnswer: boolean }) => Int32Array
 
 export interface Suggestion {
@@ -16,7 +16,7 @@ export interface Suggestion {
   pieces: VolatilePiece[]
 }
 
-/** How many of those that could, do: before and after the rules. */
+/** Counts without (`before`) and with (`after`) the rules. */
 export interface Gain {
   of: number
   before: number
@@ -26,22 +26,22 @@ export interface Gain {
 export interface Proof {
   /** Calls whose messages begin with all messages of an earlier call. */
   messages: Gain
-  /** Broken prompts that, rendered, begin with the prompt they go on from; absent without a renderer. */
+  /** Diverging prompts that, rendered, begin with the prompt that they continue; absent without a renderer. */
   tokens?: Gain
 }
 
 export interface SuggestResult {
   suggestions: Suggestion[]
-  /** Rules that were thought of and are not good, and why. */
+  /** Rejected rules with the reasons. */
   refused: { rule: QuirkRule; why: string }[]
-  /** Of the suggestions all together. */
+  /** Effect of all suggestions together. */
   proof: Proof
 }
 
 /**
- * Rules that hold still what changes in the requests of a session from call to call without meaning anything. Each is
- * proven on the recorded requests: with it more of them strictly extend each other, and no text changes that the harness
- * itself sends back unchanged. Answers are never touched by a rule.
+ * Suggests rules that normalise text that changes from call to call without a change of meaning. Each rule is checked on the
+ * recorded requests: with it, more requests strictly extend each other, and no text changes that the harness repeats
+ * unchanged. Rules never change answers.
  */
 export function suggestRules(graph: CallGraph, reader: RequestReader, render?: RenderPrompt): SuggestResult {
   const calls = readCalls(graph, reader)
@@ -54,10 +54,10 @@ export function suggestRules(graph: CallGraph, reader: RequestReader, render?: R
   })
   const suggestions = needed(sound, calls)
   for (const { rule } of sound.filter((candidate) => !suggestions.includes(candidate))) {
-    refused.push({ rule, why: 'no more histories extend each other with it than without' })
+    refused.push({ rule, why: 'it does not increase the number of histories that extend each other' })
   }
-  const still = stillWith(suggestions.map(({ rule }) => rule))
-  return { suggestions, refused, proof: prove(calls, pairs, still, render) }
+  const normalise = normaliseWith(suggestions.map(({ rule }) => rule))
+  return { suggestions, refused, proof: prove(calls, pairs, normalise, render) }
 }
 
 // --- the calls --------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ function readCalls({ nodes }: CallGraph, reader: RequestReader): Call[] {
   })
 }
 
-/** Calls that did not go on literally, each with the one it seems to go on from. */
+/** Returns the calls that diverge, each with the call that it probably continues. */
 function brokenPairs(calls: readonly Call[]): Pair[] {
   return calls.flatMap((to, i) => {
     const { edge } = to.node
@@ -95,22 +95,22 @@ function brokenPairs(calls: readonly Call[]): Pair[] {
   })
 }
 
-/** Whether a conversation could be the beginning of another one, but for its texts. */
+/** Whether the roles of a conversation are the beginning of another conversation's. */
 function isLike({ messages: earlier }: TurnRequest, { messages: later }: TurnRequest): boolean {
   return earlier.length < later.length && earlier.every(({ role }, i) => role === later[i]?.role)
 }
 
 // --- what may be volatile ---------------------------------------------------------------------------------------------
 
-/** Texts that stand in the same place of both requests. The assistant's are not for rules. */
-function textPairs({ from, to }: Pair): { role: Role; place: string; before: string; now: string }[] {
+/** Returns the texts at the same position of both requests. Rules do not apply to texts of the assistant. */
+function textPairs({ from, to }: Pair): { role: Role; position: string; before: string; now: string }[] {
   return from.request.messages.flatMap((message, i) => {
     const other = to.request.messages[i]
     if (message.role === 'assistant' || other?.role !== message.role) return []
     return message.content.flatMap((part, j) => {
       const twin = other.content[j]
       if (part.type !== 'text' || twin?.type !== 'text') return []
-      return [{ role: roleOf(message), place: `${i}.${j}`, before: part.text, now: twin.text }]
+      return [{ role: roleOf(message), position: `${i}.${j}`, before: part.text, now: twin.text }]
     })
   })
 }
@@ -135,11 +135,11 @@ function candidatesOf(pairs: readonly Pair[]): Suggestion[] {
       }
     }
   }
-  return [...found.values()].slice(0, MOST_CANDIDATES)
+  return [...found.values()].slice(0, MAX_CANDIDATES)
 }
 
-/** A session in which more than this changes has another problem. */
-const MOST_CANDIDATES = 24
+/** A session with more changes has another problem. */
+const MAX_CANDIDATES = 24
 
 function toRule(role: Role, piece: VolatilePiece, { from, to }: Pair, names: Map<string, number>): QuirkRule {
   const name = `${role}-${piece.kind}`
@@ -157,40 +157,40 @@ function toRule(role: Role, piece: VolatilePiece, { from, to }: Pair, names: Map
 
 // --- whether a rule is good -------------------------------------------------------------------------------------------
 
-type Still = (request: TurnRequest) => TurnRequest
+type Normalise = (request: TurnRequest) => TurnRequest
 
-function stillWith(rules: readonly QuirkRule[]): Still {
+function normaliseWith(rules: readonly QuirkRule[]): Normalise {
   const quirks = rules.map(toQuirk)
   return (request) => applyQuirks(request, quirks).request
 }
 
-/** A text that came back as it was is not volatile, whatever it looks like: a rule must leave it alone. */
+/** Returns the reason to reject a rule: it changes a text that the harness repeats unchanged. */
 function whyUnsound({ rule }: Suggestion, calls: readonly Call[], pairs: readonly Pair[]): string | undefined {
-  const still = stillWith([rule])
+  const normalise = normaliseWith([rule])
   const volatile = new Set(
-    pairs.flatMap((pair) => textPairs(pair).flatMap((t) => (t.before === t.now ? [] : [t.place]))),
+    pairs.flatMap((pair) => textPairs(pair).flatMap((t) => (t.before === t.now ? [] : [t.position]))),
   )
   for (const { request, node } of calls) {
-    const changed = still(request)
+    const changed = normalise(request)
     for (const [i, message] of request.messages.entries()) {
       if (changed.messages[i] === message) continue
       const j = message.content.findIndex((part, at) => changed.messages[i]?.content[at] !== part)
-      if (volatile.has(`${i}.${j}`) || !isSentBack(i, calls)) continue
-      return `it would also change message ${i + 1} of call ${callNumber(node)}, which the harness sends back as it was`
+      if (volatile.has(`${i}.${j}`) || !isRepeated(i, calls)) continue
+      return `it would also change message ${i + 1} of call ${callNumber(node)}, which the harness repeats unchanged`
     }
   }
   return undefined
 }
 
-/** Whether more than one call has a message in this place, so that one could have seen it change. */
-function isSentBack(index: number, calls: readonly Call[]): boolean {
+/** Whether more than one call has a message at this index. */
+function isRepeated(index: number, calls: readonly Call[]): boolean {
   return calls.filter(({ request }) => request.messages.length > index).length > 1
 }
 
-/** The fewest of the candidates that do as much as all of them. */
+/** Returns a minimal set of candidates with the effect of all of them. */
 function needed(candidates: readonly Suggestion[], calls: readonly Call[]): Suggestion[] {
   const extending = (chosen: readonly Suggestion[]): number =>
-    countExtending(calls, stillWith(chosen.map(({ rule }) => rule)))
+    countExtending(calls, normaliseWith(chosen.map(({ rule }) => rule)))
   let chosen = [...candidates]
   const most = extending(chosen)
   if (most === extending([])) return []
@@ -203,24 +203,29 @@ function needed(candidates: readonly Suggestion[], calls: readonly Call[]): Sugg
 
 // --- proof ------------------------------------------------------------------------------------------------------------
 
-function prove(calls: readonly Call[], pairs: readonly Pair[], still: Still, render: RenderPrompt | undefined): Proof {
-  const asIs: Still = (request) => request
+function prove(
+  calls: readonly Call[],
+  pairs: readonly Pair[],
+  normalise: Normalise,
+  render: RenderPrompt | undefined,
+): Proof {
+  const asIs: Normalise = (request) => request
   const messages = {
     of: Math.max(0, calls.length - 1),
     before: countExtending(calls, asIs),
-    after: countExtending(calls, still),
+    after: countExtending(calls, normalise),
   }
   if (render === undefined) return { messages }
-  const count = (change: Still): number => pairs.filter((pair) => goesOn(pair, change, render)).length
-  return { messages, tokens: { of: pairs.length, before: count(asIs), after: count(still) } }
+  const count = (change: Normalise): number => pairs.filter((pair) => isContinued(pair, change, render)).length
+  return { messages, tokens: { of: pairs.length, before: count(asIs), after: count(normalise) } }
 }
 
-/** Calls whose messages begin with all the messages of an earlier call, and go on. */
-function countExtending(calls: readonly Call[], still: Still): number {
+/** Counts the calls whose messages extend all messages of an earlier call. */
+function countExtending(calls: readonly Call[], normalise: Normalise): number {
   const wholes = new Set<string>()
   let count = 0
   for (const { request } of calls) {
-    const prefixes = prefixDigests(still(request))
+    const prefixes = prefixDigests(normalise(request))
     const whole = prefixes.pop()
     if (prefixes.some((digest) => wholes.has(digest))) count += 1
     if (whole !== undefined) wholes.add(whole)
@@ -228,13 +233,13 @@ function countExtending(calls: readonly Call[], still: Still): number {
   return count
 }
 
-/** One digest for each beginning of the conversation. */
+/** Returns a digest for each prefix of the conversation. */
 function prefixDigests({ messages }: TurnRequest): string[] {
   let digest = ''
   return messages.map((message) => (digest = hash('sha1', digest + JSON.stringify(message), 'base64')))
 }
 
-function goesOn({ from, to }: Pair, still: Still, render: RenderPrompt): boolean {
-  const start = render(still(from.request), { opensAnswer: false })
-  return hasIdsAt(render(still(to.request), { opensAnswer: true }), 0, start)
+function isContinued({ from, to }: Pair, normalise: Normalise, render: RenderPrompt): boolean {
+  const start = render(normalise(from.request), { opensAnswer: false })
+  return hasIdsAt(render(normalise(to.request), { opensAnswer: true }), 0, start)
 }

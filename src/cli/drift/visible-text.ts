@@ -2,8 +2,9 @@ import { toVisibleLine } from '../../lib/visible-text.ts'
 import type { TokenDecoder } from '../../trajectory/attribute-context.ts'
 
 /**
- * What tokens spell, on one line: control characters as escapes, bytes that are no character as `\xE4`, ids nobody can
- * read in brackets. Tokens before and after a place are shown apart, so half a character there stays half.
+ * Returns the text of tokens on one line: control characters as escapes, bytes that are not a character as `\xE4`, ids
+ * without a known text in brackets. Callers format the tokens before and after a position separately, which may split a
+ * character.
  */
 export function visibleText(ids: Int32Array, decoder: TokenDecoder | undefined): string {
   if (decoder === undefined) return Array.from(ids, (id) => ` ${id}`).join('')
@@ -54,7 +55,7 @@ function toHex(byte: number): string {
 const WIDE =
   /[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6\u{20000}-\u{3fffd}]|\p{Emoji_Presentation}/u
 
-/** Columns a text takes in a terminal. */
+/** Returns the columns that a text takes in a terminal. */
 export function widthOf(text: string): number {
   let width = 0
   for (const character of text) width += widthOfCharacter(character)
@@ -66,14 +67,14 @@ function widthOfCharacter(character: string): number {
   return WIDE.test(character) ? 2 : 1
 }
 
-/** As much of the end of a text as fits, with a sign where it was cut. */
+/** Shortens a text at its start to fit the width, and marks the cut. */
 export function fitEnd(text: string, width: number): string {
   if (widthOf(text) <= width) return text
   const kept = takeWhileFits([...text].reverse(), width - 1)
   return `…${kept.reverse().join('')}`
 }
 
-/** As much of the start. */
+/** Shortens a text at its end to fit the width, and marks the cut. */
 export function fitStart(text: string, width: number): string {
   if (widthOf(text) <= width) return text
   return `${takeWhileFits([...text], width - 1).join('')}…`
@@ -90,7 +91,7 @@ function takeWhileFits(characters: readonly string[], width: number): string[] {
   return kept
 }
 
-/** Lines no longer than a terminal is wide, broken at spaces. */
+/** Breaks a text at spaces into lines that fit the width. */
 export function wrap(text: string, width: number): string[] {
   const lines: string[] = []
   let line = ''

@@ -15,14 +15,14 @@ const defaults: BuildFlags = {
   weights: buildFlags.weights.default,
 }
 
-test('toBuildOptions() without flags trains what the agent did and the engine vouched for', async () => {
+test('toBuildOptions() without flags trains exact calls of the agent and its sub-agents', async () => {
   const { builder, filter, weighting } = await toBuildOptions('build', defaults)
   expect(builder).toMatchObject({ name: 'prefix_merging', mayMismatch: false })
   expect(filter).toMatchObject({ labels: ['main', 'subagent'], grades: ['exact'], parserFailures: 'keep' })
   expect([filter.finishReasons, filter.maxTokens, weighting]).toEqual([undefined, undefined, 'tokens'])
 })
 
-test('toBuildOptions() reads every flag, finish reasons as either side spells them', async () => {
+test('toBuildOptions() parses every flag, and finish reasons with _ or -', async () => {
   const { builder, filter, weighting } = await toBuildOptions('build', {
     ...defaults,
     splice: true,
@@ -46,7 +46,7 @@ test('toBuildOptions() reads every flag, finish reasons as either side spells th
   expect(weighting).toBe('equal')
 })
 
-test('toBuildOptions() takes "all" for every label and every kind of steering', async () => {
+test('toBuildOptions() accepts "all" for labels and steering', async () => {
   const { filter } = await toBuildOptions('build', { ...defaults, labels: 'all', 'allow-steered': 'all' })
   expect(filter).toMatchObject({ labels: Label.options, allowSteered: Steering.options })
 })
@@ -59,7 +59,7 @@ test.each([
   [{ 'max-tokens': 'many' }, '--max-tokens must be a whole number'],
   [{ builder: 'per_request', splice: true }, '--splice is for --builder prefix_merging'],
   [{ 'builder-module': 'x.ts', splice: true }, '--splice is for --builder prefix_merging'],
-])('toBuildOptions() refuses %j', async (flags, message) => {
+])('toBuildOptions() rejects %j', async (flags, message) => {
   const problem = { code: 'config.invalid', message: expect.stringContaining(message) }
   await expect(toBuildOptions('build', { ...defaults, ...flags })).rejects.toMatchObject(problem)
 })

@@ -13,16 +13,16 @@ import { requestReader } from '../../compose/read-request.ts'
 import { loadSessionReaders } from '../../compose/session-readers.ts'
 import { TOKENIZER_FLAG } from '../../compose/token-decoder.ts'
 
-/** What every verb takes that makes samples of a session: how calls are arranged, and which are trained. */
+/** Flags of all commands that build samples: how calls become traces, and which calls are trained. */
 export const buildFlags = {
   builder: {
     type: 'string',
     hint: 'NAME',
     choices: builders.kinds,
     default: 'prefix_merging',
-    description: 'How calls become traces',
+    description: 'Builder that turns calls into traces',
   },
-  splice: { type: 'boolean', description: 'For prefix_merging: merge as NVIDIA Polar does, only to compare' },
+  splice: { type: 'boolean', description: 'prefix_merging: merge as NVIDIA Polar does, for comparison only' },
   'builder-module': {
     type: 'string',
     hint: 'FILE',
@@ -34,26 +34,39 @@ export const buildFlags = {
     description: 'Train only calls with these labels; "all" trains every label',
     default: 'main,subagent',
   },
-  grades: { type: 'string', hint: 'A,B', description: 'Train only calls with these grades', default: 'exact' },
-  'finish-reasons': { type: 'string', hint: 'A,B', description: 'Train only calls that ended so; all when absent' },
-  'max-tokens': { type: 'string', hint: 'N', description: 'Longest prompt and answer together of a trained call' },
-  'exclude-parser-failures': { type: 'boolean', description: 'Leave out calls whose tool call could not be read' },
+  grades: {
+    type: 'string',
+    hint: 'A,B',
+    description: 'Train only calls whose tokens have this exactness',
+    default: 'exact',
+  },
+  'finish-reasons': {
+    type: 'string',
+    hint: 'A,B',
+    description: 'Train only calls with these finish reasons (default: all)',
+  },
+  'max-tokens': {
+    type: 'string',
+    hint: 'N',
+    description: 'Train only calls whose prompt and answer have at most this many tokens',
+  },
+  'exclude-parser-failures': { type: 'boolean', description: 'Exclude calls whose tool calls could not be parsed' },
   'allow-steered': {
     type: 'string',
     hint: 'A,B',
-    description: `Also train calls that the request steered: ${Steering.options.join(', ')}, or "all"`,
+    description: `Also train calls whose request steered the sampling: ${Steering.options.join(', ')}, or "all"`,
   },
   weights: {
     type: 'string',
     hint: 'HOW',
     choices: Weighting.options,
     default: 'tokens',
-    description: "A sample's share of its session",
+    description: 'How the weight of a session is divided among its samples',
   },
   tokenizer: TOKENIZER_FLAG,
 } as const
 
-/** The values of `buildFlags`, as a command gets them. */
+/** Values of `buildFlags`. */
 export interface BuildFlags {
   builder: string
   splice: boolean
@@ -68,7 +81,7 @@ export interface BuildFlags {
   tokenizer?: string | undefined
 }
 
-/** `command` is the verb's name, for messages. Throws `config.invalid` for values that make no sense. */
+/** `command` is the name of the command, for messages. Throws `config.invalid` for invalid values. */
 export async function toBuildOptions(command: string, flags: BuildFlags): Promise<BuildOptions> {
   const maxTokens = flags['max-tokens']
   const reasons = flags['finish-reasons']
@@ -78,14 +91,16 @@ export async function toBuildOptions(command: string, flags: BuildFlags): Promis
     filter: CallFilter.parse({
       labels: parseChoice(command, 'labels', Label, flags.labels),
       grades: parseList(command, 'grades', Exactness, flags.grades),
-      ...(reasons === undefined
-        ? {}
-        : { finishReasons: parseList(command, 'finish-reasons', FinishReason, reasons.replaceAll('_', '-')) }),
-      ...(maxTokens === undefined
-        ? {}
-        : { maxTokens: parseNumber(command, 'max-tokens', maxTokens, { min: 1, max: 2 ** 31 - 1 }) }),
+      finishReasons:
+        reasons === undefined
+          ? undefined
+          : parseList(command, 'finish-reasons', FinishReason, reasons.replaceAll('_', '-')),
+      maxTokens:
+        maxTokens === undefined
+          ? undefined
+          : parseNumber(command, 'max-tokens', maxTokens, { min: 1, max: 2 ** 31 - 1 }),
       parserFailures: flags['exclude-parser-failures'] ? 'exclude' : 'keep',
-      ...(steered === undefined ? {} : { allowSteered: parseChoice(command, 'allow-steered', Steering, steered) }),
+      allowSteered: steered === undefined ? undefined : parseChoice(command, 'allow-steered', Steering, steered),
     }),
     weighting: Weighting.parse(flags.weights),
     reader: requestReader,
@@ -97,7 +112,7 @@ async function toBuilder(command: string, flags: BuildFlags): Promise<Builder> {
   const path = flags['builder-module']
   if (path !== undefined) {
     if (flags.splice) throw usageError(command, '--splice is for --builder prefix_merging, not for a module')
-    // Who may start this program may run any code, so the file they name is allowed, and no other.
+    // The user of this program can run any code, so this module, and no other, is allowed.
     return loadBuilder(resolve(path), { allowed: await allowModules([resolve(path)]) })
   }
   if (flags.splice && flags.builder !== 'prefix_merging') {
@@ -107,7 +122,7 @@ async function toBuilder(command: string, flags: BuildFlags): Promise<Builder> {
   return builders.create(builders.config.parse(config), {})
 }
 
-/** A list, or "all" for every value there is. */
+/** Parses a list, or "all" for every value. */
 function parseChoice<T extends string>(
   command: string,
   flag: string,
@@ -126,6 +141,6 @@ function parseList<T extends string>(
   return text.split(',').map((word) => {
     const parsed = schema.safeParse(word.trim())
     if (parsed.success) return parsed.data
-    throw usageError(command, `--${flag} takes ${schema.options.join(', ')} with commas between, not "${word.trim()}"`)
+    throw usageError(command, `--${flag} takes ${schema.options.join(', ')}, separated by commas, not "${word.trim()}"`)
   })
 }

@@ -11,14 +11,14 @@ const score = (id: string, reward: number, group: string): [string, SessionScore
 
 const two = [session('a', 'run_1'), session('b', 'run_1'), session('c', 'run_2'), session('d', 'run_2')]
 
-test('chooseRun() takes the last run by default, a named run or all', () => {
+test('chooseRun() returns the last run by default, a named run, or all', () => {
   expect(chooseRun('export', two, undefined)).toEqual({ ids: ['c', 'd'], run: 'run_2', runs: ['run_1', 'run_2'] })
   expect(chooseRun('export', two, 'run_1').ids).toEqual(['a', 'b'])
   expect(chooseRun('export', two, 'all').ids).toEqual(['a', 'b', 'c', 'd'])
   expect(() => chooseRun('export', two, 'run_3')).toThrow(/run_3.*all, run_1, run_2/)
 })
 
-test('a session of an earlier run that was made again later does not make its run the last', () => {
+test('a later refill of an earlier run does not make this run the last', () => {
   expect(chooseRun('export', [...two, session('e', 'run_1')], undefined)).toMatchObject({ run: 'run_2' })
 })
 
@@ -37,12 +37,12 @@ test.each(['run_1', 'run_2', 'all'])('groups of one name do not span runs: --run
   expect([...advantages.values()].every((advantage) => advantage === 0)).toBe(true)
 })
 
-test('scores of sessions that are elsewhere stay in their group', () => {
+test('scoresOfRun() keeps scores of sessions outside the folder in their group', () => {
   const scores = new Map([score('c', 0, 'task'), score('elsewhere', 1, 'task')])
   const advantages = advantagesOf([...scoresOfRun(scores, two, 'run_2').values()], 'grpo')
   expect(Object.fromEntries(advantages)).toEqual({ c: -0.5, elsewhere: 0.5 })
 })
 
-test('groupOf() names the run once', () => {
+test('groupOf() adds the run once', () => {
   expect(groupOf('run_1', groupOf('run_1', 'task'))).toBe('run_1/task')
 })

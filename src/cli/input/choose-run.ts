@@ -2,14 +2,14 @@ import type { SessionOrigin } from '../../store/store.ts'
 import type { SessionScore } from '../../trajectory/score-session.ts'
 import { usageError } from '../command.ts'
 
-/** What `--run` calls the sessions that no `polar run` with a run id made: recordings, and folders of older versions. */
+/** Value of `--run` for sessions without a run id: recordings, and sessions of older versions. */
 export const NO_RUN = 'none'
 
 export interface RunChoice {
   ids: string[]
   /** `all`, `none`, or a run id. */
   run: string
-  /** All runs of the folder, the oldest first. */
+  /** All runs of the folder, oldest first. */
   runs: string[]
 }
 
@@ -18,7 +18,7 @@ export function runOf({ origin }: SessionOrigin): string {
   return typeof run === 'string' ? run : NO_RUN
 }
 
-/** The sessions of one run, or of all. Without a `wanted` run: the newest, or the recordings if one of them is newer. */
+/** Returns the sessions of a run, or of all. Without a `wanted` run: of the newest, or the recordings if one of them is newer. */
 export function chooseRun(command: string, sessions: readonly SessionOrigin[], wanted: string | undefined): RunChoice {
   // Run ids sort by time.
   const runs = [...new Set(sessions.map(runOf))].toSorted((a, b) =>
@@ -30,7 +30,7 @@ export function chooseRun(command: string, sessions: readonly SessionOrigin[], w
   const run = wanted ?? (isRecording ? NO_RUN : (runs.at(-1) ?? NO_RUN))
   const ids = sessions.filter((session) => runOf(session) === run).map(({ id }) => id)
   if (wanted !== undefined && ids.length === 0) {
-    throw usageError(command, `--run ${wanted} has no session here; there are ${['all', ...runs].join(', ')}`)
+    throw usageError(command, `--run ${wanted} has no session in the folder; use ${['all', ...runs].join(', ')}`)
   }
   return { ids, run, runs }
 }
@@ -41,8 +41,8 @@ export function groupOf(runId: string, group: string): string {
 }
 
 /**
- * The scores that sessions of `run` are compared with: those of the same run, and those of sessions that are not here. With
- * `all` every group is split by run.
+ * Returns the scores that sessions of `run` are compared with: scores of the same run, and of sessions outside the folder.
+ * With `all` every group is split by run.
  */
 export function scoresOfRun(
   scores: ReadonlyMap<string, SessionScore>,

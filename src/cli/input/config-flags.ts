@@ -1,36 +1,32 @@
-import { upstreams } from '../../gateway/upstreams/index.ts'
 import { loadConfig, type LoadedConfig } from '../../config/load-config.ts'
 import { runtimes } from '../../node/sandbox/runtimes/index.ts'
+import { ENGINE_FLAGS } from './engine-flags.ts'
 import { printError } from '../views/print.ts'
 
-/** Flags without defaults: what they do not say is for the environment, the file and the schema to say. */
-export const PLACE_FLAGS = {
+/** These flags have no defaults, so that the environment, the config file and the schema apply where a flag is absent. */
+export const DATA_FLAGS = {
   config: {
     type: 'string',
     hint: 'FILE',
-    description: 'Settings (default: POLAR_CONFIG, else polar.yaml if it is there)',
+    description: 'Config file (default: POLAR_CONFIG, else polar.yaml if it exists)',
   },
-  dir: { type: 'string', hint: 'DIR', description: 'Folder of everything that is kept (default: .polar/up)' },
+  dir: { type: 'string', hint: 'DIR', description: 'Data folder (default: .polar/up)' },
 } as const
 
 export const SERVER_FLAGS = {
-  host: { type: 'string', hint: 'ADDRESS', description: 'Where to listen (default: 127.0.0.1)' },
-  port: { type: 'string', hint: 'N', description: 'Port; 0 takes a free one (default: 8080)' },
-  database: { type: 'string', hint: 'URL', description: 'embedded, or a postgres:// URL (default: embedded)' },
-  open: { type: 'boolean', description: 'Ask nobody for a token; on a loopback address only' },
+  host: { type: 'string', hint: 'ADDRESS', description: 'Address to listen on (default: 127.0.0.1)' },
+  port: { type: 'string', hint: 'N', description: 'Port to listen on; 0 chooses a free port (default: 8080)' },
+  database: {
+    type: 'string',
+    hint: 'URL',
+    description: 'Database: embedded, or a postgres:// URL (default: embedded)',
+  },
+  open: { type: 'boolean', description: 'Accept requests without a token; only on a loopback address' },
 } as const
 
-export const ENGINE_FLAGS = {
-  upstream: { type: 'string', hint: 'URL', description: 'Your inference engine; without it a tiny one answers' },
-  engine: {
-    type: 'string',
-    hint: 'KIND',
-    choices: ['auto', ...upstreams.kinds],
-    description: 'What listens there (default: auto)',
-  },
-  model: { type: 'string', hint: 'NAME', description: 'Model to ask for (default: the first the engine serves)' },
-  script: { type: 'string', hint: 'FILE', description: 'YAML of turns for the tiny engine to play' },
-  context: { type: 'string', hint: 'N', description: 'Context size harnesses are told, in tokens' },
+export const NODE_ENGINE_FLAGS = {
+  ...ENGINE_FLAGS,
+  context: { type: 'string', hint: 'N', description: 'Context size in tokens that harnesses are configured with' },
 } as const
 
 export const NODE_FLAGS = {
@@ -38,12 +34,12 @@ export const NODE_FLAGS = {
     type: 'string',
     hint: 'LABEL',
     multiple: true,
-    description: 'What this machine has, such as gpu; may be repeated',
+    description: 'Label of this node that tasks can require, such as gpu; may be repeated',
   },
-  init: { type: 'string', hint: 'N', description: 'Sandboxes being made ready at a time (default: 4)' },
-  ready: { type: 'string', hint: 'N', description: 'Sandboxes that may stand ready (default: 4)' },
-  run: { type: 'string', hint: 'N', description: 'Agents at work at a time (default: 4)' },
-  postrun: { type: 'string', hint: 'N', description: 'Sessions being graded at a time (default: 4)' },
+  init: { type: 'string', hint: 'N', description: 'Sandboxes prepared at a time (default: 4)' },
+  ready: { type: 'string', hint: 'N', description: 'Prepared sandboxes that may wait for an agent slot (default: 4)' },
+  run: { type: 'string', hint: 'N', description: 'Agents that run at a time (default: 4)' },
+  postrun: { type: 'string', hint: 'N', description: 'Sessions graded at a time (default: 4)' },
   runtime: {
     type: 'string',
     hint: 'KIND',
@@ -53,19 +49,19 @@ export const NODE_FLAGS = {
   'harness-dir': {
     type: 'string',
     hint: 'DIR',
-    description: 'Where harnesses are installed (default: .polar/harnesses)',
+    description: 'Folder of installed harnesses (default: .polar/harnesses)',
   },
   'allow-module': {
     type: 'string',
     hint: 'FILE',
     multiple: true,
-    description: 'Trust the code of this module that a task names',
+    description: 'Module that tasks may load; may be repeated',
   },
 } as const
 
-export const VERBOSE_FLAG = { type: 'boolean', description: 'Log what happens' } as const
+export const VERBOSE_FLAG = { type: 'boolean', description: 'Log at level debug' } as const
 
-/** What each flag says, in the words of the file. */
+/** Config path that each flag sets. */
 const PATHS: Readonly<Record<string, string>> = {
   dir: 'data',
   host: 'server.host',
@@ -84,8 +80,8 @@ const PATHS: Readonly<Record<string, string>> = {
   'harness-dir': 'node.harness_dir',
   'allow-module': 'node.modules',
   'allow-path': 'node.allow.paths',
-  upstream: 'engine.url',
-  engine: 'engine.kind',
+  'engine-url': 'engine.url',
+  'engine-kind': 'engine.kind',
   model: 'engine.model',
   script: 'engine.script',
   context: 'engine.context',
@@ -93,13 +89,13 @@ const PATHS: Readonly<Record<string, string>> = {
 
 type FlagValues = Readonly<Record<string, string | readonly string[] | boolean | undefined>>
 
-/** The configuration with a command's flags over it. What is odd about it is said on standard error. */
+/** Loads the configuration, overridden by a command's flags. Prints warnings on standard error. */
 export async function loadFromFlags(
   flags: FlagValues & { config?: string },
   env: NodeJS.ProcessEnv = process.env,
 ): Promise<LoadedConfig> {
   const loaded = await loadConfig({
-    ...(flags.config === undefined ? {} : { file: flags.config }),
+    file: flags.config,
     env,
     flags: [
       ...Object.entries(PATHS).map(([flag, path]) => ({ flag, path, value: flags[flag] })),

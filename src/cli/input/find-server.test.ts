@@ -21,7 +21,7 @@ beforeEach(async () => {
 })
 afterEach(() => rm(dir, { recursive: true, force: true }))
 
-/** A server that notes which token it is shown. */
+/** A server that records the tokens of requests. */
 async function startEavesdropper(): Promise<{ url: string; seen: (string | undefined)[] }> {
   const seen: (string | undefined)[] = []
   const server = createServer((request, response) => {
@@ -37,7 +37,7 @@ function flags(more: { server?: string; 'token-file'?: string; config?: string }
   return { config: more.config, dir, server: more.server, 'token-file': more['token-file'] }
 }
 
-test('a token of the folder goes to the server of that folder, and to no other', async () => {
+test('findServer() sends the token of a data folder only to the server of that folder', async () => {
   const own = await startEavesdropper()
   const other = await startEavesdropper()
   const tokens = await obtainTokens(dir)
@@ -48,7 +48,7 @@ test('a token of the folder goes to the server of that folder, and to no other',
   expect(other.seen).toEqual([undefined])
 })
 
-test('a token that is named goes to the server that is named', async () => {
+test('findServer() sends a token of a flag to the server of a flag', async () => {
   const server = await startEavesdropper()
   await obtainTokens(dir)
   await writeFile(join(dir, 'my.token'), 'mine\n')
@@ -57,18 +57,18 @@ test('a token that is named goes to the server that is named', async () => {
   expect([server.seen, found.isLocal]).toEqual([['Bearer mine'], true])
 })
 
-test('a server elsewhere is known to be elsewhere', async () => {
+test('findServer() reports a server on another machine as not local', async () => {
   expect((await findServer(flags({ server: 'http://10.0.0.5:8080' }))).isLocal).toBe(false)
   expect((await findServer(flags({ server: 'http://[::1]:8080' }))).isLocal).toBe(true)
 })
 
-test('two that make tokens at the same time have the same', async () => {
+test('concurrent calls of obtainTokens() return the same tokens', async () => {
   const all = await Promise.all(Array.from({ length: 8 }, () => obtainTokens(dir)))
   expect(new Set(all.map(({ trainer }) => trainer)).size).toBe(1)
   expect(await readTokens(dir)).toEqual(all[0])
 })
 
-test('the note of a server is taken away by that server only', async () => {
+test('removeServerNote() removes only the note of the same process', async () => {
   await writeServerNote(dir, { url: 'http://127.0.0.1:1', pid: 1 })
   await removeServerNote(dir, 2)
   expect(await readServerNote(dir)).toEqual({ url: 'http://127.0.0.1:1', pid: 1 })
@@ -76,10 +76,10 @@ test('the note of a server is taken away by that server only', async () => {
   expect(await readServerNote(dir)).toBeUndefined()
 })
 
-test('a failure of the server is one line with its code and what to try', () => {
+test('explainFailure() returns one line with code and remedy', () => {
   const failure = new RolloutError('request.unauthorized', 'A token is needed.')
   expect((explainFailure(failure) as Error).message).toMatch(
-    /^A token is needed\. \(request\.unauthorized\) Give a token .*--token-file[^\n]*$/,
+    /^A token is needed\. \(request\.unauthorized\) Set a token .*--token-file[^\n]*$/,
   )
   const bug = new TypeError('x')
   expect(explainFailure(bug)).toBe(bug)

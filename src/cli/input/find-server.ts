@@ -10,7 +10,7 @@ import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
 export interface FoundServer {
   url: string
   client: Client
-  /** Whether it is on this machine, and its nodes may be. */
+  /** Whether the server is on this machine; its nodes may be too. */
   isLocal: boolean
 }
 
@@ -21,7 +21,7 @@ export interface ServerFlags {
   'token-file': string | undefined
 }
 
-/** The server a person means: by flag, environment, file, or the one that was started in this folder. */
+/** Finds the server by flag, environment or config file, else the server that uses the data folder. */
 export async function findServer({
   server,
   'token-file': tokenFile,
@@ -29,30 +29,30 @@ export async function findServer({
   dir,
 }: ServerFlags): Promise<FoundServer> {
   const loaded = await loadFromFlags({
-    ...(file === undefined ? {} : { config: file }),
+    config: file,
     dir,
     server,
     'token-file': tokenFile,
   })
   const { config } = loaded
   const note = await readServerNote(config.data)
-  const url = isSaid(loaded, 'node.server')
+  const url = isExplicit(loaded, 'node.server')
     ? config.node.server
     : (config.server.url ?? config.node.server ?? note?.url)
   if (url === undefined) {
-    const message = `No server was started with the folder ${config.data}. Start one with polar up, or say where it is with --server URL.`
+    const message = `No server uses the folder ${config.data}. Start one with polar up, or name it with --server URL.`
     throw new RolloutError('server.unreachable', message)
   }
   const token = await findToken(loaded, url === note?.url)
-  const client = createClient({ baseUrl: url, ...(token === undefined ? {} : { token }) })
+  const client = createClient({ baseUrl: url, token })
   const hostname = URL.canParse(url) ? new URL(url).hostname.replace(/^\[(.*)\]$/, '$1') : ''
   return { url, client, isLocal: isLoopbackHost(hostname) }
 }
 
-/** For trainers. What the folder or the server's own file has goes to that server only. */
+/** Returns a token of scope trainer. A token of the data folder is sent only to the server of that folder. */
 async function findToken(loaded: LoadedConfig, isOwn: boolean): Promise<string | undefined> {
   const { config } = loaded
-  if (isSaid(loaded, 'node.token_file') || isSaid(loaded, 'node.token_env')) {
+  if (isExplicit(loaded, 'node.token_file') || isExplicit(loaded, 'node.token_env')) {
     return loadSecret('token', { file: config.node.token_file, env: config.node.token_env }, process.env)
   }
   const index = config.server.tokens.findIndex(({ scopes }) => scopes.includes('trainer'))
@@ -64,21 +64,21 @@ async function findToken(loaded: LoadedConfig, isOwn: boolean): Promise<string |
   return isOwn ? (await readTokens(config.data))?.trainer : undefined
 }
 
-/** By a flag or the environment: in the file that setting is about nodes. */
-function isSaid({ origins }: LoadedConfig, path: string): boolean {
+/** Whether a flag or the environment sets the path. The config file sets it for nodes. */
+function isExplicit({ origins }: LoadedConfig, path: string): boolean {
   const kind = origins.get(path)?.kind
   return kind === 'flag' || kind === 'environment'
 }
 
 const HINTS: Partial<Record<FailureCode, string>> = {
-  'server.unreachable': 'Start one with polar up, or say where it is with --server URL.',
-  'request.unauthorized': 'Give a token with --token-file FILE or POLAR_TOKEN; one that was made is in tokens.json.',
-  'request.forbidden': 'Give another token.',
-  'request.not-found': 'polar task ls shows what there is.',
-  'request.over-quota': 'Wait until some of it is done, or have the quota raised: server.quotas.',
+  'server.unreachable': 'Start one with polar up, or name it with --server URL.',
+  'request.unauthorized': 'Set a token with --token-file FILE or POLAR_TOKEN; generated tokens are in tokens.json.',
+  'request.forbidden': 'Use another token.',
+  'request.not-found': 'List the tasks with: polar task ls',
+  'request.over-quota': 'Wait until sessions have ended, or raise the quota in server.quotas.',
 }
 
-/** The server's failure as one line: what happened, its code, what to try. */
+/** Returns a server failure as one line: message, code and remedy. */
 export function explainFailure(error: unknown): unknown {
   if (!(error instanceof RolloutError) || !/^(?:server|request)\./.test(error.code)) return error
   const saysWhat = error.message.includes('polar up') || certificateHint(error.cause) !== undefined

@@ -16,7 +16,7 @@ async function load(text: string): Promise<unknown> {
   return loadAgent(file, { harness: 'pi' })
 }
 
-test('an agent file holds what a task says of its agent, and skills lie beside it', async () => {
+test('loadAgent() reads the agent section of a task, and resolves skills from the folder of the file', async () => {
   const text =
     'settings: { thinking: low }\nskills_path: skills\nmcp_servers: [{ name: a, transport: stdio, command: b }]\n'
   expect(await load(text)).toMatchObject({
@@ -26,7 +26,7 @@ test('an agent file holds what a task says of its agent, and skills lie beside i
   })
 })
 
-test('an agent file may name its harness, or a module beside it, where nothing else does', async () => {
+test('loadAgent() reads the harness or the module from the file unless flags name it', async () => {
   const file = join(scratch, 'named.yaml')
   await writeFile(file, 'import_path: mine.ts\n')
   expect(await loadAgent(file, undefined)).toMatchObject({ import_path: join(scratch, 'mine.ts') })
@@ -40,6 +40,6 @@ test.each([
   ['holds something else', 'setings: {}', 'Unrecognized key: "setings"'],
   ['is empty', '', 'Cannot read the agent file'],
   ['has a server without an address', 'mcp_servers: [{ name: a, transport: sse }]', 'the others need a url'],
-])('an agent file that %s is refused', async (_case, text, message) => {
+])('loadAgent() rejects a file that %s', async (_case, text, message) => {
   await expect(load(text)).rejects.toThrow(message)
 })

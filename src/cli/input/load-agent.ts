@@ -6,11 +6,11 @@ import { RolloutError } from '../../model/failure.ts'
 import { AgentSpec } from '../../model/task.ts'
 import { isTree } from '../../lib/fs/merge-trees.ts'
 
-/** What names a harness; absent where the file does. */
+/** The harness of the flags; undefined if the file names it. */
 type Named = { harness: string } | { import_path: string } | undefined
 
 /**
- * JSON or YAML. Relative paths of skills and of the harness's module are meant from where the file is. Throws RolloutError
+ * Loads a JSON or YAML file. Relative paths of skills and of the harness's module start at its folder. Throws RolloutError
  * `config.invalid`.
  */
 export async function loadAgent(file: string, named: Named): Promise<AgentSpec> {

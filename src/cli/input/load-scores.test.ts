@@ -14,7 +14,7 @@ async function load(content: string): Promise<Awaited<ReturnType<typeof loadScor
   }
 }
 
-test('loadScores() reads a score a line, and leaves what was not graded without a reward', async () => {
+test('loadScores() reads one score per line, and returns no reward for sessions without one', async () => {
   const scores = await load(
     '{"session_id": "a", "outcome_reward": 1, "components": {"tests": 0.5}, "group_id": "g"}\r\n\n' +
       '{"session_id": "b", "trace_rewards": [0, null]}',
@@ -36,11 +36,11 @@ test('loadScores() names every wrong line, up to ten', async () => {
   expect(error).toMatchObject({ code: 'config.invalid' })
   const text = (error as Error).message
   expect(text).toMatch(/line 1: outcome_reward: .*\n.*line 2: .*outcome_rewards.*\n.*line 3: not JSON/)
-  expect(text).toMatch(/line 5: session c has a score in line 4 already/)
+  expect(text).toMatch(/line 5: session c already has a score in line 4/)
   expect(text).toMatch(/and 3 more$/)
 })
 
-test('loadScores() says which file is not there', async () => {
+test('loadScores() names the missing file', async () => {
   await expect(loadScores('/nowhere/rewards.jsonl')).rejects.toMatchObject({
     code: 'config.invalid',
     message: expect.stringContaining('/nowhere/rewards.jsonl: no such file'),

@@ -4,9 +4,9 @@ import { describeError } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { SessionScore } from '../../trajectory/score-session.ts'
 
-const MOST_PROBLEMS = 10
+const MAX_PROBLEMS = 10
 
-/** Rewards from a file with one score a line. Throws `config.invalid` naming every line that is wrong. */
+/** Loads a file with one score per line. Throws `config.invalid` with all invalid lines. */
 export async function loadScores(path: string): Promise<Map<string, SessionScore>> {
   const scores = new Map<string, SessionScore>()
   const lines = new Map<string, number>()
@@ -23,10 +23,10 @@ export async function loadScores(path: string): Promise<Map<string, SessionScore
     if (earlier === undefined) {
       lines.set(id, number)
       scores.set(id, parsed.score)
-    } else problems.push(`line ${number}: session ${id} has a score in line ${earlier} already`)
+    } else problems.push(`line ${number}: session ${id} already has a score in line ${earlier}`)
   }
   if (problems.length === 0) return scores
-  const shown = problems.slice(0, MOST_PROBLEMS)
+  const shown = problems.slice(0, MAX_PROBLEMS)
   if (shown.length < problems.length) shown.push(`and ${problems.length - shown.length} more`)
   throw new RolloutError('config.invalid', [`Rewards in ${path}:`, ...shown].join('\n  '))
 }
@@ -44,7 +44,7 @@ function parseScore(line: string): { score: SessionScore } | { problem: string }
   return { problem: issues.join('; ') }
 }
 
-/** A misspelt reward would be no reward. */
+/** Strict, so that a misspelt key is not a missing reward. */
 const StrictScore = SessionScore.strict()
 
 async function* numberedLines(path: string): AsyncGenerator<[number: number, line: string]> {

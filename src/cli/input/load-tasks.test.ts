@@ -29,8 +29,8 @@ async function problemOf(name: string, text: string): Promise<string> {
 
 const PLAIN = 'instruction: Do it.\nagent: { harness: pi }\n'
 
-describe('forms of a file', () => {
-  test('one task, called after its file, with the defaults of a task', async () => {
+describe('loadTasks() reads', () => {
+  test('one task, with the file name as task_id and the defaults of a task', async () => {
     const [task, ...more] = await load('fix-it.yaml', PLAIN)
     expect(more).toEqual([])
     expect(task).toMatchObject({ task_id: 'fix-it', instruction: 'Do it.', num_samples: 1, timeout_seconds: 600 })
@@ -47,7 +47,7 @@ describe('forms of a file', () => {
     ])
   })
 
-  test('several documents, of which some are empty', async () => {
+  test('several documents, and skips empty ones', async () => {
     const tasks = await load('set.yaml', `---\n${PLAIN}---\n---\n${PLAIN}`)
     expect(tasks.map(({ task_id }) => task_id)).toEqual(['set-1', 'set-2'])
   })
@@ -58,14 +58,14 @@ describe('forms of a file', () => {
     expect(await load('two.json', JSON.stringify([value, value]))).toHaveLength(2)
   })
 
-  test('JSON lines, with empty ones between', async () => {
+  test('JSON lines, and skips empty ones', async () => {
     const line = JSON.stringify({ instruction: 'a', agent: { harness: 'pi' } })
     const tasks = await load('many.jsonl', `${line}\n\n${line}\r\n`)
     expect(tasks.map(({ task_id }) => task_id)).toEqual(['many-1', 'many-2'])
   })
 })
 
-test('relative paths are meant from where the file is, others are left alone', async () => {
+test('loadTasks() resolves relative paths from the folder of the file', async () => {
   const [task] = await load(
     'paths.yaml',
     `
@@ -109,7 +109,7 @@ evaluator:
   })
 })
 
-test('modules are named from where the file is; strategies that are no path are names', async () => {
+test('loadTasks() resolves modules from the folder of the file, and keeps names of strategies', async () => {
   const [task] = await load(
     'modules.yaml',
     `
@@ -128,8 +128,8 @@ evaluator: { strategy: ./grade.ts }
   expect(named!.evaluator!.strategy).toBe('session_completed')
 })
 
-describe('what is wrong', () => {
-  test('everything of every task is said at once, with the task and the path', async () => {
+describe('loadTaskFiles() reports', () => {
+  test('all problems of all tasks with task and path', async () => {
     const message = await problemOf(
       'bad.yaml',
       `- instruction: 7\n  num_sample: 3\n  agent: { harness: pi }\n- ${PLAIN.replace('\n', '\n  ')}- agent: { harness: pi, custom_shell: { command: x } }\n`,
@@ -146,7 +146,7 @@ describe('what is wrong', () => {
     expect(message).not.toContain('tasks[1]')
   })
 
-  test('what a check finds stands beside what the schema finds, of every file', async () => {
+  test('problems of the check and of the schema, of every file', async () => {
     const [one, other] = [join(dir, 'one.yaml'), join(dir, 'other.yaml')]
     await writeFile(one, `- ${PLAIN.replace('\n', '\n  ')}- instruction: 7\n  agent: { harness: pi }\n`)
     await writeFile(other, PLAIN)
@@ -160,8 +160,8 @@ describe('what is wrong', () => {
   })
 
   test.each([
-    ['empty.yaml', '', 'there is no task in it'],
-    ['empty.jsonl', '\n', 'there is no task in it'],
+    ['empty.yaml', '', 'the file has no task'],
+    ['empty.jsonl', '\n', 'the file has no task'],
     ['text.yaml', 'hello', 'expected object'],
     ['broken.yaml', 'a: [1', 'Flow sequence'],
     ['broken.jsonl', '{}\n{"a"\n', 'line 2:'],
@@ -169,7 +169,7 @@ describe('what is wrong', () => {
     expect(await problemOf(name, text)).toContain(told)
   })
 
-  test('a file that is not there', async () => {
+  test('a missing file', async () => {
     await expect(loadTasks(join(dir, 'none.yaml'))).rejects.toMatchObject({ code: 'config.invalid' })
   })
 })

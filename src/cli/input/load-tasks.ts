@@ -11,12 +11,12 @@ import { PATH_KEYS } from '../../node/check-task.ts'
 type Check<T> = (task: T) => Promise<TaskProblem[]>
 
 /**
- * Tasks of YAML or JSON files: a file holds one, a list of them, one document each, or one a line. Relative paths are meant
- * from where the file is. Throws `config.invalid` with every problem of every task of every file.
+ * Loads tasks from YAML or JSON files: one task, a list, several documents, or one task per line. Relative paths start at the
+ * folder of the file. Throws `config.invalid` with all problems of all files.
  */
 export async function loadTaskFiles<T extends TaskRequest = TaskRequest>(
   files: readonly string[],
-  /** More than a task has by itself, such as what a server takes besides. */
+  /** Extends the schema of a task, such as with fields that only a server accepts. */
   schema?: z.ZodType<T>,
   check?: Check<T>,
 ): Promise<T[]> {
@@ -34,7 +34,7 @@ export async function loadTaskFiles<T extends TaskRequest = TaskRequest>(
   return loaded.flat()
 }
 
-/** As `loadTaskFiles`, of one file. */
+/** Like `loadTaskFiles()`, for one file. */
 export async function loadTasks<T extends TaskRequest = TaskRequest>(
   file: string,
   schema: z.ZodType<T> = TaskRequest as unknown as z.ZodType<T>,
@@ -54,7 +54,7 @@ export async function loadTasks<T extends TaskRequest = TaskRequest>(
     problems.map((problem) => renderProblem(problem, values.length === 1 ? [] : ['tasks', index])),
   )
   if (lines.length > 0) throw invalid(file, `\n${lines.join('\n')}`)
-  if (read.length === 0) throw invalid(file, 'there is no task in it')
+  if (read.length === 0) throw invalid(file, 'the file has no task')
   return read.flatMap(({ task }) => task ?? [])
 }
 
@@ -90,7 +90,7 @@ function parseLine(file: string, line: string, number: number): unknown {
   }
 }
 
-/** A task without a name is called after its file. */
+/** Default task_id: the name of the file. */
 function nameOf(file: string, index: number, of: number): string {
   const name = file
     .split('/')

@@ -14,7 +14,7 @@ beforeAll(async () => {
 })
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
-test('a command of the user gets all of the environment, with the gateway under every name', () => {
+test('prepareCommand() passes the whole environment, with all variables of the gateway', () => {
   const env = { PATH: '/bin', OPENAI_API_KEY: 'sk-own' }
   const prepared = prepareCommand(['agent', '-x'], { env, model: 'm', access })
   expect(prepared.command).toEqual(['agent', '-x'])
@@ -27,7 +27,7 @@ test('a command of the user gets all of the environment, with the gateway under 
   })
 })
 
-test.each(harnesses)('$name sees nothing of the user but what programs in general need', async (harness) => {
+test.each(harnesses)('preparePreset() passes only general variables of the user to $name', async (harness) => {
   const env = {
     PATH: '/bin',
     LANG: 'C.UTF-8',

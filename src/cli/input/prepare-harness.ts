@@ -7,7 +7,7 @@ import type { PreparedHarness } from '../../compose/record-session.ts'
 
 export type Environment = Readonly<Record<string, string | undefined>>
 
-/** A command of the user's: all of the environment, with where the model is on top. */
+/** Prepares a command of the user: the whole environment, plus the variables of the gateway. */
 export function prepareCommand(
   command: readonly [string, ...string[]],
   { env, model, access }: { env: Environment; model: string; access: SessionAccess },
@@ -18,22 +18,21 @@ export function prepareCommand(
 
 export interface PresetOptions {
   harness: Harness
-  /** Absent: a preset that needs no program of its own. */
+  /** Absent for a preset without a program of its own. */
   found?: FoundHarness
   prompt: string
-  /** After those of the preset. */
+  /** Appended to the arguments of the preset. */
   extraArgs: readonly string[]
   model: Pick<HarnessSetup, 'model' | 'contextTokens' | 'images'>
   agent: AgentOptions
-  /** Ours, of which the harness sees only what programs in general need, and what `kept` names. */
+  /** Environment of this process. The harness gets the general variables, and those that `kept` names. */
   env: Environment
   kept: readonly string[]
-  /** Where it works. */
   workdir: string
   tmpdir: string
 }
 
-/** A harness we know, in a HOME of its own and an environment in which nothing else configures it. */
+/** Prepares a preset with a HOME directory of its own, and an environment without other configuration of the harness. */
 export async function preparePreset(options: PresetOptions, access: SessionAccess): Promise<PreparedHarness> {
   const { harness, found, model, agent, extraArgs, workdir } = options
   const home = await createHarnessHome(options.tmpdir)
@@ -42,7 +41,7 @@ export async function preparePreset(options: PresetOptions, access: SessionAcces
     const plan = planLaunch(
       harness,
       {
-        ...(found === undefined ? {} : { start: found }),
+        start: found,
         home: home.path,
         workdir,
         env: pick(options.env, [...GENERAL, ...options.kept]),
@@ -65,7 +64,7 @@ export async function preparePreset(options: PresetOptions, access: SessionAcces
   }
 }
 
-/** Anything else may configure a harness: another base URL, another key, a proxy, a folder of settings. */
+/** Other variables may configure a harness: a base URL, a key, a proxy, a folder of settings. */
 const GENERAL = ['PATH', 'LANG', 'LC_ALL', 'LC_CTYPE', 'TZ', 'TERM', 'USER', 'LOGNAME', 'SHELL']
 
 function pick(env: Environment, names: readonly string[]): Record<string, string> {

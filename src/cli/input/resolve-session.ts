@@ -1,9 +1,21 @@
 import { existsSync } from 'node:fs'
-import { basename, dirname, resolve } from 'node:path'
+import { basename, dirname, join, resolve } from 'node:path'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 
-/** A session as people name it: its id, its folder, or "last". */
+/** Folder that `polar record` and `polar gateway` write by default. */
+export const DEFAULT_OUT = join('.polar', 'sessions')
+
+/** Flag of the commands that read sessions. */
+export const FROM_FLAG = {
+  type: 'string',
+  hint: 'DIR',
+  formerly: 'out',
+  description: 'Folder of recorded sessions',
+  default: DEFAULT_OUT,
+} as const
+
+/** Finds a session by its id, its folder, or "last". */
 export async function resolveSession(name: string, dir: string): Promise<{ dir: string; id: string }> {
   if (name.includes('/') && existsSync(name)) {
     const path = resolve(name)
@@ -12,6 +24,6 @@ export async function resolveSession(name: string, dir: string): Promise<{ dir: 
   const ids = await createCallLogReader({ dir }).list()
   const id = name === 'last' ? ids.at(-1) : ids.find((candidate) => candidate === name)
   if (id !== undefined) return { dir, id }
-  const hint = ids.length === 0 ? 'There is none there; is --out right?' : `The newest is ${ids.at(-1)}.`
+  const hint = ids.length === 0 ? 'The folder has no sessions; check --from.' : `The newest is ${ids.at(-1)}.`
   throw new RolloutError('config.invalid', `No session "${name}" in ${dir}. ${hint}`)
 }

@@ -10,9 +10,8 @@ import { parseNumber, usageError } from '../command.ts'
 const DEFAULT_DIR = join('.polar', 'sandboxes')
 const NAME = 'sandbox'
 
-export const SANDBOX_DIR_HELP = `Where sandboxes are kept (default: POLAR_SANDBOX_DIR, else ${DEFAULT_DIR})`
+export const SANDBOX_DIR_HELP = `Folder of sandboxes (default: POLAR_SANDBOX_DIR, else ${DEFAULT_DIR})`
 
-/** What a person may say about a sandbox, as flags. */
 export interface SandboxFlags {
   image: string | undefined
   network: string | undefined
@@ -24,25 +23,25 @@ export interface SandboxFlags {
   workdir: string
 }
 
-/** Who may start this program may run any code, so the file they name is allowed. */
+/** The user of this program can run any code, so a module that the user names is allowed. */
 export async function loadCustomRuntime(
   file: string | undefined,
   kind: string | undefined,
 ): Promise<RuntimePlug | undefined> {
   if (file === undefined) return undefined
-  if (kind !== undefined) throw usageError(NAME, 'give --runtime or --runtime-module, not both')
+  if (kind !== undefined) throw usageError(NAME, 'use --runtime or --runtime-module, not both')
   const path = resolve(file)
   return loadRuntime(path, { allowed: await allowModules([path]) })
 }
 
 export interface RuntimeOptions {
-  /** One more that may be meant. */
+  /** Runtime of a module. */
   custom?: RuntimePlug | undefined
-  /** As the configuration has them; absent: the defaults. */
+  /** Settings of the config file; absent: the defaults. */
   settings?: Readonly<Record<string, unknown>> | undefined
 }
 
-/** Each kind has a folder of its own below the one that is named. */
+/** Opens a runtime, whose folder is below `dir`. */
 export function openRuntime(
   kind: string,
   dir: string | undefined,
@@ -54,14 +53,14 @@ export function openRuntime(
   return runtimes.create(runtimes.config.parse({ kind, ...settings }), deps)
 }
 
-/** Throws RolloutError `config.invalid` for what cannot be meant, or cannot be kept by this runtime. */
+/** Throws RolloutError `config.invalid` for invalid values, and for limits that the runtime does not support. */
 export function toSandboxSpec(flags: SandboxFlags, runtime: Runtime, leaseUntil: number): SandboxSpec {
   const limits = toLimits(flags)
   const missing = Object.keys(limits).filter((limit) => !runtime.capabilities.limits.some((known) => known === limit))
   if (missing.length > 0) throw usageError(NAME, `${runtime.kind} cannot limit ${missing.join(', ')} here`)
   const network = toNetwork(flags.network, runtime)
   if (!runtime.capabilities.networks.includes(network.kind))
-    throw usageError(NAME, `${runtime.kind} knows the networks ${runtime.capabilities.networks.join(', ')} only`)
+    throw usageError(NAME, `${runtime.kind} supports only the networks ${runtime.capabilities.networks.join(', ')}`)
   if (flags.image === undefined && runtime.capabilities.images === 'required')
     throw usageError(NAME, `${runtime.kind} needs --image`)
   return {
@@ -89,21 +88,21 @@ function toLimits(flags: SandboxFlags): SandboxLimits {
   return Object.fromEntries(Object.entries(limits).filter(([, value]) => value !== undefined))
 }
 
-/** Without a word: nobody, where the runtime can keep that. */
+/** The default is no network if the runtime supports this. */
 function toNetwork(text: string | undefined, { capabilities }: Runtime): NetworkPolicy {
   if (text === undefined) return { kind: capabilities.networks.includes('none') ? 'none' : 'open' }
   if (text === 'none' || text === 'open') return { kind: text }
   const hosts = text.split(',').map((host) => host.trim())
   if (hosts.some((host) => !/^[\w.:-]+$/.test(host)))
-    throw usageError(NAME, `--network is none, open, or names of hosts with commas between them, not "${text}"`)
+    throw usageError(NAME, `--network must be none, open, or host names separated by commas, not "${text}"`)
   return { kind: 'allow', hosts }
 }
 
 function toMount(text: string): Mount {
   const [from = '', target = '', mode = 'ro', ...more] = text.split(':')
   if (from === '' || !target.startsWith('/') || (mode !== 'ro' && mode !== 'rw') || more.length > 0)
-    throw usageError(NAME, `--mount is SOURCE:/TARGET or SOURCE:/TARGET:rw, not "${text}"`)
+    throw usageError(NAME, `--mount must be SOURCE:/TARGET or SOURCE:/TARGET:rw, not "${text}"`)
   const source = resolve(from)
-  if (!existsSync(source)) throw usageError(NAME, `there is no ${source} to mount`)
+  if (!existsSync(source)) throw usageError(NAME, `the folder ${source} of --mount does not exist`)
   return { source, target, isReadOnly: mode === 'ro' }
 }

@@ -2,20 +2,20 @@ import type { Client } from '../../client/client.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { SessionSummary, TaskSummary } from '../views/task-view.ts'
 
-/** Longest the search of the API takes. */
-const MOST_SEARCH = 256
+/** Length limit of the API's search text. */
+const MAX_SEARCH = 256
 
-/** The summary of one task. Throws `request.not-found`. */
+/** Returns the summary of a task. Throws `request.not-found`. */
 export async function findTask(client: Client, taskId: string, signal?: AbortSignal): Promise<TaskSummary> {
-  for await (const task of listTasks(client, { search: taskId.slice(0, MOST_SEARCH) }, Infinity, signal)) {
+  for await (const task of listTasks(client, { search: taskId.slice(0, MAX_SEARCH) }, Infinity, signal)) {
     if (task.task_id === taskId) return task
   }
-  throw new RolloutError('request.not-found', `There is no task ${taskId}.`)
+  throw new RolloutError('request.not-found', `Task ${taskId} does not exist.`)
 }
 
 type ListQuery = NonNullable<NonNullable<Parameters<Client['listTasks']>[0]>['query']>
 
-/** Newest first, page by page. */
+/** Lists tasks, newest first, page by page. */
 export async function* listTasks(
   client: Client,
   query: ListQuery,
@@ -26,8 +26,8 @@ export async function* listTasks(
   let cursor: string | undefined
   do {
     const page = await client.listTasks({
-      query: { ...query, limit: Math.min(left, 1000), ...(cursor === undefined ? {} : { cursor }) },
-      ...(signal === undefined ? {} : { signal }),
+      query: { ...query, limit: Math.min(left, 1000), cursor },
+      signal,
     })
     yield* page.tasks
     left -= page.tasks.length
@@ -35,7 +35,7 @@ export async function* listTasks(
   } while (cursor !== undefined && left > 0)
 }
 
-/** All sessions of a task, and why queued ones do not start; null when some node can run them. */
+/** Lists all sessions of a task; `unrunnable` is the reason why no node can run the queued ones, else null. */
 export async function listSessions(
   client: Client,
   taskId: string,

@@ -11,7 +11,7 @@ export async function removeTasks(
   find: () => Promise<FoundServer>,
 ): Promise<ExitCode> {
   const { client } = await find()
-  let isRefused = false
+  let isRejected = false
   for (const id of ids) {
     try {
       const deleted = await client.deleteTask({ params: { task_id: id } })
@@ -19,18 +19,18 @@ export async function removeTasks(
       if (json) printJson(deleted)
       else print(`${toVisibleLine(id)}: deleted, with ${sessions} and ${toMegabytes(deleted.deleted_bytes)} MB\n`)
     } catch (error) {
-      if (!(error instanceof RolloutError) || !REFUSALS.has(error.code)) throw error
-      isRefused = true
+      if (!(error instanceof RolloutError) || !REJECTIONS.has(error.code)) throw error
+      isRejected = true
       if (json) printJson({ task_id: id, error: error.failure })
       else printError(`${toVisibleLine(`${id}: not deleted. ${error.message}`)}\n`)
     }
   }
-  return isRefused ? EXIT.failed : EXIT.done
+  return isRejected ? EXIT.failed : EXIT.done
 }
 
 function toMegabytes(bytes: number): string {
   return (bytes / 1e6).toFixed(1)
 }
 
-/** It runs, or there is none: of others that need not be so. */
-const REFUSALS: ReadonlySet<string> = new Set(['request.conflict', 'request.not-found'])
+/** The task runs, or does not exist. The next tasks are still deleted. */
+const REJECTIONS: ReadonlySet<string> = new Set(['request.conflict', 'request.not-found'])

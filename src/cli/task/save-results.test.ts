@@ -11,7 +11,7 @@ beforeEach(async () => {
 })
 afterEach(() => rm(dir, { recursive: true, force: true }))
 
-/** Five results, as a server gives them; `cut` breaks the line for good after so many. */
+/** Serves five results; `cut` closes the connection after this many. */
 function serverOf(cut = Infinity): { client: Client; skips: number[] } {
   const skips: number[] = []
   async function* streamTaskResults({ query }: { query: { skip: number } }) {
@@ -26,11 +26,11 @@ function serverOf(cut = Infinity): { client: Client; skips: number[] } {
 
 const options = () => ({ dir, follow: false, signal: new AbortController().signal })
 
-test('results are there under their name once they are all there, and are asked for once each', async () => {
+test('saveResults() renames the complete file, and requests each result once', async () => {
   const broken = serverOf(2)
   await expect(saveResults(broken.client, 'a/b', options())).rejects.toThrow('cut')
   expect(await readdir(dir)).toEqual(['a%2Fb.jsonl.part'])
-  // What a process that was killed in the middle of a line leaves.
+  // A killed process leaves a partial line.
   await writeFile(join(dir, 'a%2Fb.jsonl.part'), '{"session', { flag: 'a' })
   const whole = serverOf()
   expect(await saveResults(whole.client, 'a/b', options())).toEqual({ file: join(dir, 'a%2Fb.jsonl'), results: 5 })
@@ -40,7 +40,7 @@ test('results are there under their name once they are all there, and are asked 
   )
 })
 
-test('a task that is not there leaves nothing behind', async () => {
+test('saveResults() creates no file for an unknown task', async () => {
   await expect(saveResults(serverOf(0).client, 'x', { ...options(), dir: join(dir, 'new') })).rejects.toThrow('cut')
   expect(await readdir(dir)).toEqual([])
 })

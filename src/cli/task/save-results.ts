@@ -10,8 +10,8 @@ export interface SavedResults {
 }
 
 /**
- * All results of a task as lines of a file. It is there under its name once it is whole; what an earlier call brought is
- * not asked for again.
+ * Saves all results of a task as JSON lines. The file gets its name when it is complete; results that an earlier, interrupted
+ * call saved are not requested again.
  */
 export async function saveResults(
   client: Client,
@@ -21,10 +21,10 @@ export async function saveResults(
   const { dir, follow, signal, onResult } = options
   const file = join(dir, `${encodeURIComponent(taskId)}.jsonl`)
   const part = `${file}.part`
-  const { lines, bytes } = await countWhole(part)
+  const { lines, bytes } = await countComplete(part)
   let count = lines
   const stream = client.streamTaskResults({ params: { task_id: taskId }, query: { skip: lines, follow }, signal })
-  // Nothing is left behind by a task that is not there.
+  // For an unknown task this throws before a file is created.
   let next = await stream.next()
   await mkdir(dir, { recursive: true })
   await using handle = await open(part, 'a', 0o600)
@@ -39,8 +39,8 @@ export async function saveResults(
   return { file, results: count }
 }
 
-/** Lines that came whole, and how long they are in all. */
-async function countWhole(path: string): Promise<{ lines: number; bytes: number }> {
+/** Counts the complete lines and their bytes. */
+async function countComplete(path: string): Promise<{ lines: number; bytes: number }> {
   let lines = 0
   let bytes = 0
   let read = 0

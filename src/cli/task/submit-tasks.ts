@@ -19,19 +19,19 @@ export interface Submitted {
 }
 
 export interface SubmitOptions {
-  /** Start a new run of tasks that are over; otherwise the same files are the same tasks. */
+  /** Run tasks again that have ended. Otherwise a file submitted twice is the same task. */
   isAgain: boolean
-  /** Wait for a node that can run a task where no registered node can. */
+  /** Also queue tasks that no registered node can run. */
   isQueued: boolean
 }
 
-/** What one request of the API takes. */
-const BATCH = 1000
+/** Limits of one API request. */
+const BATCH_TASKS = 1000
 const BATCH_BYTES = 32 * 1024 * 1024
 
 /**
- * Tasks of files, with what the command line says instead. Throws `config.invalid` with all that is wrong. Modules and
- * secrets are the nodes'; files are checked here when the server is on this machine.
+ * Loads tasks from files and applies the values of flags. Throws `config.invalid` with all problems. Nodes check modules and
+ * secrets; files are checked here if the server is on this machine.
  */
 export async function readTasks(
   files: readonly string[],
@@ -45,7 +45,7 @@ export async function readTasks(
   )
   const { samples, priority, id } = changes
   if (id !== undefined && tasks.length > 1)
-    throw usageError('task', `--id names one task, and there are ${tasks.length} in these files`)
+    throw usageError('task', `--id needs exactly one task, but the files have ${tasks.length}`)
   const changed = tasks.map((task) => ({
     ...task,
     ...(id === undefined ? {} : { task_id: id }),
@@ -53,12 +53,12 @@ export async function readTasks(
     ...(priority === undefined ? {} : { dispatch_priority: priority }),
   }))
   const ids = changed.map(({ task_id }) => task_id)
-  const twice = ids.find((name, index) => ids.indexOf(name) < index)
-  if (twice !== undefined) throw usageError('task', `two tasks are called ${twice}`)
+  const duplicate = ids.find((name, index) => ids.indexOf(name) < index)
+  if (duplicate !== undefined) throw usageError('task', `two tasks have the task_id ${duplicate}`)
   return changed
 }
 
-/** In the order of the tasks. */
+/** Returns the outcomes in the order of the tasks. */
 export async function submitTasks(
   { client }: FoundServer,
   tasks: readonly SubmitRequest[],
@@ -69,8 +69,8 @@ export async function submitTasks(
     const answer = await client.submitBatch({
       query: { unrunnable: isQueued ? 'queue' : 'refuse' },
       body: { tasks: batch },
-      // A command that is repeated after an interruption goes on with the tasks of the first.
-      ...(isAgain ? {} : { idempotencyKey: SAME_FILES }),
+      // With a constant key, a command that is repeated after an interruption finds its first tasks.
+      idempotencyKey: isAgain ? undefined : SAME_FILES,
     })
     outcomes.push(...answer.outcomes)
   }
@@ -84,7 +84,7 @@ function* batchesOf(tasks: readonly SubmitRequest[]): Generator<SubmitRequest[],
   let bytes = 0
   for (const task of tasks) {
     const size = Buffer.byteLength(JSON.stringify(task))
-    if (batch.length >= BATCH || (batch.length > 0 && bytes + size > BATCH_BYTES)) {
+    if (batch.length >= BATCH_TASKS || (batch.length > 0 && bytes + size > BATCH_BYTES)) {
       yield batch
       batch = []
       bytes = 0
@@ -95,7 +95,7 @@ function* batchesOf(tasks: readonly SubmitRequest[]): Generator<SubmitRequest[],
   if (batch.length > 0) yield batch
 }
 
-/** What nodes will look for on their own disks; undefined when there is nothing, or they are on this one. */
+/** Returns a warning about paths that nodes of another machine resolve on their own disks; undefined if there are none. */
 export function warnOfPaths({ isLocal, url }: FoundServer, tasks: readonly SubmitRequest[]): string | undefined {
   if (isLocal) return undefined
   const paths = [...new Set(tasks.flatMap(pathsOf))]
@@ -103,7 +103,7 @@ export function warnOfPaths({ isLocal, url }: FoundServer, tasks: readonly Submi
   const some = paths.slice(0, 5).join(', ')
   const more = paths.length > 5 ? ` and ${paths.length - 5} more` : ''
   return [
-    `Warning: files are not sent to ${url}. Its nodes look for these on their own disks: ${some}${more}.`,
-    'Put them on storage that all nodes share, at the same path, and list that under node.allow.paths.',
+    `Warning: files are not sent to ${url}. Its nodes read these paths from their own disks: ${some}${more}.`,
+    'Put them on storage that all nodes share, at the same path, and add the path to node.allow.paths.',
   ].join('\n')
 }

@@ -2,7 +2,7 @@ import { isTree } from '../../lib/fs/merge-trees.ts'
 import type { TaskRequest } from '../../model/task.ts'
 import { PATH_KEYS } from '../../node/check-task.ts'
 
-/** Files and folders of a node's machine that a task names. */
+/** Returns the paths of files and folders on the node that a task names. */
 export function pathsOf({ runtime, agent, evaluator }: TaskRequest): string[] {
   const steps = [...(runtime?.prepare ?? []), ...(runtime?.eval_prepare ?? [])]
   const strategy = evaluator?.strategy ?? ''

@@ -9,20 +9,20 @@ import { findTask } from './find-task.ts'
 
 export interface WaitOptions {
   ids: readonly string[]
-  /** Asked again when the server was away: it may have come back somewhere else. */
+  /** Called again after the server did not answer: it may have restarted at another URL. */
   find: () => Promise<FoundServer>
-  /** How long the server may be away. */
+  /** How long to retry while the server does not answer. */
   patienceMs: number
   signal: AbortSignal
   onEnd?: (task: TaskSummary) => void
   stream?: Pick<NodeJS.WriteStream, 'isTTY' | 'write' | 'columns'>
 }
 
-/** Tasks that are asked about at a time, and bars that fit on a screen. */
-const AT_ONCE = 16
+/** Limit of concurrent requests, and of progress bars on the screen. */
+const MAX_CONCURRENT = 16
 const POLL_SECONDS = 20
 const REFRESH_MS = 2000
-const AWAY_MS = 1000
+const RETRY_MS = 1000
 
 interface Progress {
   id: string
@@ -31,29 +31,33 @@ interface Progress {
   isOver: boolean
 }
 
-/** Their summaries once all of them are over, whatever becomes of the server meanwhile. */
+/** Waits until all tasks have ended, also across restarts of the server, and returns their summaries. */
 export async function waitForTasks(options: WaitOptions): Promise<TaskSummary[]> {
   const { ids, signal, stream = process.stderr } = options
   const all: Progress[] = ids.map((id) => ({ id, running: 0, isOver: false }))
-  const line = new ServerLine(options)
-  await line.open()
-  const limit = createLimit(AT_ONCE)
-  using _screen = createScreen(() => render(all, line.awayMs), stream)
+  const connection = new ServerConnection(options)
+  await connection.open()
+  const limit = createLimit(MAX_CONCURRENT)
+  using _screen = createScreen(() => render(all, connection.awayMs), stream)
   const ended = new AbortController()
-  const refreshing = stream.isTTY ? refresh(all, line, AbortSignal.any([signal, ended.signal])) : undefined
+  const refreshing = stream.isTTY ? refresh(all, connection, AbortSignal.any([signal, ended.signal])) : undefined
   try {
-    return await Promise.all(all.map((one) => limit(() => follow(one, line, options))))
+    return await Promise.all(all.map((progress) => limit(() => follow(progress, connection, options))))
   } finally {
     ended.abort()
     await refreshing
   }
 }
 
-async function follow(one: Progress, line: ServerLine, { signal, onEnd }: WaitOptions): Promise<TaskSummary> {
-  const params = { task_id: one.id }
-  // The first answer comes at once: from then on the server is known to be one that is worth waiting for.
+async function follow(
+  progress: Progress,
+  connection: ServerConnection,
+  { signal, onEnd }: WaitOptions,
+): Promise<TaskSummary> {
+  const params = { task_id: progress.id }
+  // The first request does not wait, so that a wrong address is reported at once.
   for (let known = 0, wait = 0; ; wait = POLL_SECONDS) {
-    const { status, completed_sessions: completed } = await line.ask(({ client }) =>
+    const { status, completed_sessions: completed } = await connection.call(({ client }) =>
       client.getTask({
         params,
         query: { wait, known_completed: known, results: 'reference' },
@@ -62,23 +66,24 @@ async function follow(one: Progress, line: ServerLine, { signal, onEnd }: WaitOp
     )
     known = completed
     if (status === 'running' || status === 'cancelling') continue
-    const task = await line.ask(({ client }) => findTask(client, one.id, signal))
-    one.task = task
-    one.isOver = true
+    const task = await connection.call(({ client }) => findTask(client, progress.id, signal))
+    progress.task = task
+    progress.isOver = true
     onEnd?.(task)
     return task
   }
 }
 
-/** For the eye only: what fails here is tried again by whoever waits. */
-async function refresh(all: readonly Progress[], line: ServerLine, signal: AbortSignal): Promise<void> {
+/** Updates the progress bars. Failures are ignored: `follow()` handles them. */
+async function refresh(all: readonly Progress[], connection: ServerConnection, signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
-    for (const one of all.filter(({ isOver }) => !isOver).slice(0, AT_ONCE)) {
+    for (const progress of all.filter(({ isOver }) => !isOver).slice(0, MAX_CONCURRENT)) {
       try {
-        const { client } = line.server
-        one.task = await findTask(client, one.id, signal)
+        const { client } = connection.server
+        progress.task = await findTask(client, progress.id, signal)
         const query = { status: 'RUNNING' as const, limit: 1000 }
-        one.running = (await client.listTaskSessions({ params: { task_id: one.id }, query, signal })).sessions.length
+        const params = { task_id: progress.id }
+        progress.running = (await client.listTaskSessions({ params, query, signal })).sessions.length
       } catch {
         break
       }
@@ -90,22 +95,25 @@ async function refresh(all: readonly Progress[], line: ServerLine, signal: Abort
 function render(all: readonly Progress[], awayMs: number): string[] {
   const width = Math.min(32, Math.max(...all.map(({ id }) => toVisibleLine(id).length)))
   const open = all.filter(({ isOver }) => !isOver)
-  const lines = (all.length <= AT_ONCE ? all : open.slice(0, AT_ONCE)).map(({ id: given, task, running, isOver }) => {
-    const id = toVisibleLine(given)
-    const name = (id.length > width ? `${id.slice(0, width - 1)}…` : id).padEnd(width)
-    if (task === undefined) return `  ${name}  ${renderBar(0, 0)}`
-    const reward = task.mean_reward === null ? '' : `  mean reward ${formatReward(task.mean_reward)}`
-    const now = isOver ? `  ${task.status}` : running > 0 ? `  ${running} running` : '  waiting'
-    const failed = task.errored_sessions > 0 ? `  ${task.errored_sessions} failed` : ''
-    return `  ${name}  ${renderBar(task.completed_sessions, task.num_samples)}${now}${failed}${reward}`
-  })
-  if (all.length > AT_ONCE) lines.push(`  ${'tasks'.padEnd(width)}  ${renderBar(all.length - open.length, all.length)}`)
-  if (awayMs > 0) lines.push(`  The server is away for ${Math.round(awayMs / 1000)} s; waiting for it.`)
+  const lines = (all.length <= MAX_CONCURRENT ? all : open.slice(0, MAX_CONCURRENT)).map(
+    ({ id: given, task, running, isOver }) => {
+      const id = toVisibleLine(given)
+      const name = (id.length > width ? `${id.slice(0, width - 1)}…` : id).padEnd(width)
+      if (task === undefined) return `  ${name}  ${renderBar(0, 0)}`
+      const reward = task.mean_reward === null ? '' : `  mean reward ${formatReward(task.mean_reward)}`
+      const now = isOver ? `  ${task.status}` : running > 0 ? `  ${running} running` : '  waiting'
+      const failed = task.errored_sessions > 0 ? `  ${task.errored_sessions} failed` : ''
+      return `  ${name}  ${renderBar(task.completed_sessions, task.num_samples)}${now}${failed}${reward}`
+    },
+  )
+  if (all.length > MAX_CONCURRENT)
+    lines.push(`  ${'tasks'.padEnd(width)}  ${renderBar(all.length - open.length, all.length)}`)
+  if (awayMs > 0) lines.push(`  The server has not answered for ${Math.round(awayMs / 1000)} s; retrying.`)
   return lines
 }
 
-/** The server, also when it is another one by now. */
-class ServerLine {
+/** Calls the server, and finds it again after a restart at another URL. */
+class ServerConnection {
   readonly #options: WaitOptions
   #server: FoundServer | undefined
   #hasAnswered = false
@@ -127,14 +135,14 @@ class ServerLine {
     this.#server = await this.#options.find()
   }
 
-  /** A server that never answered is not waited for: its address may be wrong. */
-  async ask<T>(call: (server: FoundServer) => Promise<T>): Promise<T> {
+  /** Retries while the server does not answer. A server that never answered is not retried: its address may be wrong. */
+  async call<T>(call: (server: FoundServer) => Promise<T>): Promise<T> {
     const { signal, patienceMs, find } = this.#options
     for (;;) {
       try {
         const answer = await call(this.server)
         this.#awaySince = undefined
-        if (!this.#hasAnswered) this.#greet()
+        if (!this.#hasAnswered) this.#printStart()
         this.#hasAnswered = true
         return answer
       } catch (error) {
@@ -142,14 +150,14 @@ class ServerLine {
         if (!this.#hasAnswered || !isAway(error)) throw error
         this.#awaySince ??= performance.now()
         if (this.awayMs > patienceMs) throw error
-        await sleep(AWAY_MS, undefined, { signal })
+        await sleep(RETRY_MS, undefined, { signal })
         this.#server = await find().catch(() => this.server)
       }
     }
   }
 
-  /** Where there are no bars. */
-  #greet(): void {
+  /** Without a terminal there are no progress bars. */
+  #printStart(): void {
     const { ids, stream = process.stderr } = this.#options
     if (!stream.isTTY)
       stream.write(

@@ -1,8 +1,8 @@
 import { errnoOf } from '../../lib/fs/errno.ts'
 
 /**
- * A reader that closes the pipe early, such as `head`, is no error. Output to it is dropped; a command that only prints ends at
- * once. A command that handles SIGTERM has something to stop and goes on without output.
+ * Makes a closed pipe, as with `head`, not an error. Further output is dropped. A command that only prints exits at once; a
+ * command that handles SIGTERM has work to finish and continues without output.
  */
 export function allowClosedOutput(): void {
   process.stderr.on('error', ignoreClosed)
@@ -12,7 +12,7 @@ export function allowClosedOutput(): void {
   })
 }
 
-/** For a command that handles SIGTERM, but does nothing except print: it ends like one that does not. */
+/** Exits when standard output is closed, for a command that handles SIGTERM but only prints. */
 export function endWithOutput(): Disposable {
   process.stdout.on('error', exitDone)
   return { [Symbol.dispose]: () => void process.stdout.off('error', exitDone) }

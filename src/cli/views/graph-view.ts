@@ -6,15 +6,15 @@ import { wireFinishReason } from '../../trajectory/to-trace.ts'
 import { formatTable } from './table.ts'
 
 export interface GraphViewOptions {
-  /** Also on what grounds each call has its label. */
+  /** Print the evidence for each label. */
   evidence: boolean
 }
 
-/** The calls of a session as a tree, each with what it was for, how it goes on from another, and whether it is trained. */
+/** Formats the calls of a session as a tree: label, continuation of the previous call, and the sample that trains the call. */
 export function formatGraph(built: BuiltSession, options: GraphViewOptions): string {
-  const places = placesOf(built)
+  const uses = trainingUses(built)
   const { roots, next } = nextCalls(built.graph.nodes)
-  const lines = roots.flatMap((root) => formatFrom(root, next, places, options))
+  const lines = roots.flatMap((root) => formatFrom(root, next, uses, options))
   const silent = built.graph.silent.map(
     (turn) => `${String(turn.index + 1).padStart(3)}  no answer: ${turn.failure?.code ?? 'no end was recorded'}`,
   )
@@ -23,7 +23,7 @@ export function formatGraph(built: BuiltSession, options: GraphViewOptions): str
 
 // --- the tree ---------------------------------------------------------------------------------------------------------
 
-/** Who goes on from whom, literally or not. */
+/** Maps each call to the calls that continue it, exactly or not. */
 function nextCalls(nodes: readonly CallNode[]): { roots: CallNode[]; next: Map<CallNode, CallNode[]> } {
   const next = new Map<CallNode, CallNode[]>()
   const roots: CallNode[] = []
@@ -46,18 +46,18 @@ function beforeOf(edge: Edge): CallNode | undefined {
   }
 }
 
-/** A conversation: straight on without indenting, branches indented below the call they leave. */
+/** Formats a conversation: the longest continuation is not indented; branches are indented below their call. */
 function formatFrom(
   root: CallNode,
   next: ReadonlyMap<CallNode, CallNode[]>,
-  places: ReadonlyMap<string, string>,
+  uses: ReadonlyMap<string, string>,
   options: GraphViewOptions,
 ): string[] {
   const lines: string[] = []
   const open: { node: CallNode; depth: number }[] = [{ node: root, depth: 0 }]
   for (let item = open.pop(); item !== undefined; item = open.pop()) {
     const { node, depth } = item
-    lines.push(...formatCall(node, depth, places.get(node.key) ?? '', options))
+    lines.push(...formatCall(node, depth, uses.get(node.key) ?? '', options))
     const following = (next.get(node) ?? []).toSorted((a, b) => sizeFrom(b, next) - sizeFrom(a, next))
     const [straight, ...branches] = following
     if (straight !== undefined) open.push({ node: straight, depth })
@@ -76,7 +76,7 @@ function sizeFrom(node: CallNode, next: ReadonlyMap<CallNode, CallNode[]>): numb
   return size
 }
 
-function formatCall(node: CallNode, depth: number, place: string, options: GraphViewOptions): string[] {
+function formatCall(node: CallNode, depth: number, use: string, options: GraphViewOptions): string[] {
   const { turn, choice, response, edge, label } = node
   const broken = breakOf(edge)
   const number = `${turn.index + 1}${response.choices.length > 1 ? String.fromCodePoint(97 + (choice.index % 26)) : ''}`
@@ -91,7 +91,7 @@ function formatCall(node: CallNode, depth: number, place: string, options: Graph
     `read ${read.padStart(6)}`,
     `sampled ${String(choice.ids.length).padStart(5)}`,
     wireFinishReason(choice.finishReason).padEnd(10),
-    place,
+    use,
   ].join('  ')
   return [
     line.trimEnd(),
@@ -119,21 +119,21 @@ function verdictMark({ verdict }: Edge): string {
   }
 }
 
-/** By call, which sample trains it, or why none does. */
-function placesOf(built: BuiltSession): Map<string, string> {
-  const places = new Map<string, string>()
-  for (const { turnId, choice, reason } of built.exclusions) places.set(`${turnId}#${choice}`, `not trained: ${reason}`)
+/** Maps each call to the sample that trains it, or to the reason of its exclusion. */
+function trainingUses(built: BuiltSession): Map<string, string> {
+  const uses = new Map<string, string>()
+  for (const { turnId, choice, reason } of built.exclusions) uses.set(`${turnId}#${choice}`, `not trained: ${reason}`)
   let index = 0
   for (const sample of built.samples()) {
-    for (const call of sample.calls) if (call.isTrained) places.set(call.key, `sample ${index}`)
+    for (const call of sample.calls) if (call.isTrained) uses.set(call.key, `sample ${index}`)
     index += 1
   }
-  return places
+  return uses
 }
 
 // --- the summary ------------------------------------------------------------------------------------------------------
 
-/** What was made of a session, in numbers that add up. */
+/** Formats the counts of a built session. */
 export function formatSummary(summary: BuildSummary, exclusions: readonly Exclusion[]): string {
   const { tokens, edges, main } = summary
   const rows = [
@@ -144,13 +144,9 @@ export function formatSummary(summary: BuildSummary, exclusions: readonly Exclus
       `${summary.rows}`,
       `${summary.mergeRatio.toFixed(1)} calls in each; main: ${main.calls} calls in ${main.rows}`,
     ],
-    ['tokens sampled', `${tokens.sampled}`, `${tokens.trained} trained + ${tokens.excluded} left out`],
+    ['tokens sampled', `${tokens.sampled}`, `${tokens.trained} trained + ${tokens.excluded} excluded`],
     ['tokens in samples', `${summary.rowTokens}`, 'prompts included'],
-    [
-      'out of context',
-      `${summary.mismatchedTokens}`,
-      'trained tokens in front of which the engine read something else',
-    ],
+    ['out of context', `${summary.mismatchedTokens}`, 'trained tokens whose context differs from what the engine read'],
   ]
   return `${formatTable([['', summary.builder, ''], ...rows])}${formatExclusions(exclusions)}`
 }
@@ -168,5 +164,5 @@ function formatExclusions(exclusions: readonly Exclusion[]): string {
     const tokens = list.reduce((sum, exclusion) => sum + exclusion.tokens, 0)
     return [`${list.length}`, `${tokens}`, detail]
   })
-  return `\n${formatTable([['left out', 'tokens', 'why'], ...rows])}`
+  return `\n${formatTable([['excluded', 'tokens', 'reason'], ...rows])}`
 }

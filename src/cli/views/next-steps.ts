@@ -5,7 +5,7 @@ import { shellWord } from '../../lib/process/shell-word.ts'
 
 const examples = fileURLToPath(new URL('../../../examples', import.meta.url))
 
-/** What to type next: commands that work as they stand, wherever the project lies and whatever it is called. */
+/** Returns example commands that work in the current folder. */
 export function exampleLines(data: string, script: string | undefined): string[] {
   const file = join(examples, 'tasks', script === join(examples, 'scripts/hello.yaml') ? 'hello.yaml' : 'ask.yaml')
   const folder = data === join(process.cwd(), '.polar/up') ? '' : ` --dir ${word(data)}`
@@ -14,7 +14,7 @@ export function exampleLines(data: string, script: string | undefined): string[]
   return [`    ${polar} task submit ${submit} --wait${folder}`, `    ${polar} task ls${folder}`]
 }
 
-/** As this very process was started: installed, by npm, or from the sources. */
+/** Returns the command that started this process: installed, by npm, or from the sources. */
 function polarCommand(): string {
   if (process.env['npm_lifecycle_event'] === 'polar') return 'npm run polar --'
   const [, script = ''] = process.argv

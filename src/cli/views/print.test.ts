@@ -12,7 +12,7 @@ import { formatTable } from './table.ts'
 import { renderSession, renderTask, renderTasks } from './task-view.ts'
 import { NOW, taskSummary as summary } from '../../../test/support/task-summary.ts'
 
-test('every text of the CLI goes through print.ts', () => {
+test('all output of the CLI goes through print.ts', () => {
   const source = dirname(dirname(import.meta.dirname))
   const files = readdirSync(source, { recursive: true, encoding: 'utf8' }).filter((name) =>
     /^(?:cli|compose)\/(?!.*\.test\.ts$).*\.ts$/.test(name),
@@ -24,7 +24,7 @@ test('every text of the CLI goes through print.ts', () => {
   expect(direct.toSorted()).toEqual(['cli/views/print.ts', 'compose/create-logger.ts'])
 })
 
-/** With hostile text and with plain text in the same places there are as many lines, and none of them acts on a terminal. */
+/** Output with hostile text has as many lines as output with plain text, and no control characters. */
 function expectSafe(render: (text: string) => string): void {
   const lines = render('plain').split('\n').length
   fc.assert(
@@ -106,13 +106,13 @@ describe('a field of one line adds no lines, in', () => {
   })
 })
 
-/** Without the codes by which a bar is drawn again in its place. */
+/** Removes the control codes that redraw a bar. */
 function withoutCursor(text: string): string {
   const [first = '', ...others] = text.replaceAll('\r', '').split('\x1b[')
   return [first, ...others.map((piece) => piece.replace(/^\d*[FJK]/, ''))].join('')
 }
 
-test('a failure of several lines stands behind its name, and only there', () => {
+test('lines of a failure are indented behind its name', () => {
   fc.assert(
     fc.property(anyHostileText, (text) => {
       const session = { ...sessionWith(text), session_id: 'ses_1', node_id: 'n', attempts: [] }

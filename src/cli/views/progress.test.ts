@@ -13,7 +13,7 @@ function screen(isTTY: boolean): {
   return { stream: { isTTY, columns: 60, write }, text: () => written }
 }
 
-test('createProgress() draws how far it is, at most ten times a second, and leaves the line empty', () => {
+test('createProgress() draws at most ten times a second, and clears the line at the end', () => {
   const { stream, text } = screen(true)
   let time = 0
   const progress = createProgress({ total: 4, label: 'Exporting', stream, now: () => time })
@@ -33,7 +33,7 @@ test('createProgress() draws how far it is, at most ten times a second, and leav
   ])
 })
 
-test('createProgress() says nothing where there is no terminal', () => {
+test('createProgress() prints nothing without a terminal', () => {
   const { stream, text } = screen(false)
   const progress = createProgress({ total: 1, label: 'Exporting', stream })
   progress.advance()

@@ -2,25 +2,24 @@ import { toVisibleLine } from '../../lib/visible-text.ts'
 import { drawBar } from './screen.ts'
 
 export interface Progress {
-  /** `note` stands behind the bar, such as how much was written. */
+  /** `note` is printed after the bar. */
   advance(steps?: number, note?: string): void
-  /** Takes the bar off the screen. Idempotent. */
+  /** Removes the bar. Idempotent. */
   finish(): void
 }
 
 interface ProgressOptions {
   total: number
-  /** What is being done, before the bar. */
+  /** Text before the bar. */
   label: string
   stream?: Pick<NodeJS.WriteStream, 'isTTY' | 'write' | 'columns'>
   /** Milliseconds, any origin. */
   now?: () => number
 }
 
-/** Seldom enough to cost nothing, often enough to be seen to move. */
 const REDRAW_MS = 100
 
-/** A bar on a terminal's one line; silent where nobody looks. */
+/** Shows a progress bar on a terminal; without a terminal nothing. */
 export function createProgress({ total, label, stream = process.stderr, now = Date.now }: ProgressOptions): Progress {
   if (!stream.isTTY) return { advance: () => {}, finish: () => {} }
   let done = 0

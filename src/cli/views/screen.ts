@@ -2,9 +2,9 @@ import { toVisibleLine, toVisibleText } from '../../lib/visible-text.ts'
 
 type Stream = Pick<NodeJS.WriteStream, 'isTTY' | 'write' | 'columns'>
 
-/** A few lines at the bottom of a terminal that are drawn again and again; elsewhere nothing of them is seen. */
+/** Lines at the bottom of a terminal that are redrawn regularly. Without a terminal they are not shown. */
 export interface Screen extends Disposable {
-  /** Text that stays, above the lines. */
+  /** Prints permanent text above the lines. */
   print(text: string): void
 }
 
@@ -20,7 +20,7 @@ export function createScreen(render: () => readonly string[], stream: Stream = p
   const draw = (): void => {
     const width = Math.max(40, (stream.columns ?? 80) - 1)
     const lines = render().map((line) => toVisibleLine(line).slice(0, width).toWellFormed())
-    // In one piece, so that nobody sees it half drawn.
+    // A single write avoids flicker.
     stream.write(`${drawn > 0 ? `\x1b[${drawn}F\x1b[0J` : ''}${lines.map((line) => `${line}\n`).join('')}`)
     drawn = lines.length
   }
@@ -44,7 +44,7 @@ export function renderBar(count: number, of: number): string {
   return `${drawBar(of === 0 ? 0 : count / of)} ${count}/${of}`
 }
 
-/** How much of a whole is done, from 0 to 1. */
+/** `part` is from 0 to 1. */
 export function drawBar(part: number): string {
   const filled = Math.min(BAR, Math.round(part * BAR))
   return `${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}`

@@ -1,11 +1,8 @@
-import { join } from 'node:path'
 import type { SessionRecord } from '../../model/session.ts'
 import { outcomeOf, type Turn } from '../../model/turn.ts'
 import { formatTable } from './table.ts'
 
-export const DEFAULT_OUT = join('.polar', 'sessions')
-
-/** What every view says of a call, counted from the captured ids and nothing else. */
+/** Summary of a call, counted from the captured ids. */
 interface CallRow {
   index: number
   turn_id: string

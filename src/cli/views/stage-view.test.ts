@@ -9,7 +9,7 @@ function optionsOf(metrics: Partial<NodeStageMetrics>, progress: { done: number;
   return { widths, metrics: () => NodeStageMetrics.parse(metrics), progress: () => progress }
 }
 
-test('renderStages() shows how full each stage is, who waits, and how far all of it is', () => {
+test('renderStages() shows the load of each stage, the queues and the total progress', () => {
   const metrics = {
     init_queue_depth: 12,
     init_inflight: 4,
@@ -27,7 +27,7 @@ test('renderStages() shows how full each stage is, who waits, and how far all of
   ])
 })
 
-test('renderStages() of a node that does nothing is empty bars, also without READY and without tasks', () => {
+test('renderStages() shows empty bars for an idle node', () => {
   const idle = { ...optionsOf({}, { done: 0, total: 0, note: '' }), widths: { ...widths, ready: 0 } }
   expect(renderStages(idle)).toEqual([
     '  init    ░░░░░░░░░░░░░░░░░░░░░░░░ 0/4',
@@ -38,7 +38,7 @@ test('renderStages() of a node that does nothing is empty bars, also without REA
   ])
 })
 
-test('renderStages() keeps a bar within its width when refills make more sessions than were asked for', () => {
+test('renderStages() limits a bar to its width if refills exceed the requested sessions', () => {
   expect(renderStages(optionsOf({}, { done: 5, total: 4, note: '' })).at(-1)).toBe(
     '  done    ████████████████████████ 5/4',
   )
@@ -53,7 +53,7 @@ function screen(isTTY: boolean) {
   return { stream: { isTTY, columns: 30, write }, text: () => written }
 }
 
-test('createStageView() keeps what is printed above the bars, cuts them to the screen, and leaves none behind', () => {
+test('createStageView() prints above the bars, cuts them to the screen width, and removes them at the end', () => {
   const { stream, text } = screen(true)
   {
     using view = createStageView({ ...optionsOf({}, { done: 0, total: 1, note: '' }), stream })
@@ -67,7 +67,7 @@ test('createStageView() keeps what is printed above the bars, cuts them to the s
   for (const line of text().split('\n')) expect(line.replace('\x1b[5F\x1b[0J', '').length).toBeLessThanOrEqual(40)
 })
 
-test('createStageView() only prints where there is no terminal', () => {
+test('createStageView() shows no bars without a terminal', () => {
   const { stream, text } = screen(false)
   {
     using view = createStageView({ ...optionsOf({}, { done: 0, total: 1, note: '' }), stream })

@@ -6,11 +6,11 @@ interface StageViewOptions {
   widths: StageWidths
   stream?: Pick<NodeJS.WriteStream, 'isTTY' | 'write' | 'columns'>
   metrics(): NodeStageMetrics
-  /** What stands below the bars. */
+  /** The last bar. */
   progress(): { done: number; total: number; note: string }
 }
 
-/** A bar per stage, where somebody looks; elsewhere only what is printed. */
+/** Shows a progress bar per stage on a terminal; without a terminal only the printed text. */
 export function createStageView({ stream, ...options }: StageViewOptions): Screen {
   return createScreen(() => renderStages(options), stream)
 }

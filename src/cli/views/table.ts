@@ -1,6 +1,6 @@
 import { toVisibleLine } from '../../lib/visible-text.ts'
 
-/** Columns of text, numbers to the right. The first row is the heading. A cell is one line, whatever is in it. */
+/** Formats a table whose first row is the heading. Numbers are right-aligned. A line break in a cell is escaped. */
 export function formatTable(cells: readonly (readonly string[])[]): string {
   const rows = cells.map((row) => row.map(toVisibleLine))
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? '').length)))

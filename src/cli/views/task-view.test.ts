@@ -23,7 +23,7 @@ function session(sample: number, more: object): SessionSummary {
   })
 }
 
-test('renderTasks() is a table, newest first, that tells no reward from a reward of zero', () => {
+test('renderTasks() prints a table that distinguishes no reward from a reward of zero', () => {
   expect(renderTasks([task, { ...task, task_id: 'b', mean_reward: null, created_at: NOW / 1000 - 90_000 }], NOW)).toBe(
     [
       'task    status   harness  done  failed  mean reward  submitted',
@@ -36,7 +36,7 @@ test('renderTasks() is a table, newest first, that tells no reward from a reward
   expect(renderTasks([], NOW)).toBe('No tasks.\n')
 })
 
-test('renderTask() says where each session is, and each kind of failure once', () => {
+test('renderTask() prints the state of each session, and each failure code once', () => {
   const failure = { code: 'runtime.gone', message: 'The sandbox vanished.\nat line 2', status: 500 }
   const sessions = [
     session(0, { status: 'COMPLETED', node_id: 'n1', attempt: 1, reward: 1, progress: { calls: 1, tokens: 9 } }),
@@ -48,7 +48,7 @@ test('renderTask() says where each session is, and each kind of failure once', (
   expect(text).not.toContain('Waiting')
   const why = 'No registered node has all of sandboxes of kind docker.'
   expect(renderTask(task, sessions, NOW, why)).toContain(`Waiting      ${why}\n`)
-  expect(text).toContain('Sessions     3 of 8 done, 2 valid, 2 to train on, 1 failed, 1 made again\n')
+  expect(text).toContain('Sessions     3 of 8 done, 2 valid, 2 trainable, 1 failed, 1 replaced\n')
   expect(text).toMatch(/^ +1 +ses_1 +RUNNING +2 +n2 +- +4 +512$/m)
   expect(text).toMatch(/^ +0 +ses_0 +COMPLETED +1 +n1 +1\.000 +- +-$/m)
   expect(text.match(/2 × runtime\.gone: The sandbox vanished\.\n/g)).toHaveLength(1)

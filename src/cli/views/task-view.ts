@@ -47,13 +47,13 @@ export function renderTask(
 function sessionCounts(task: TaskSummary): string {
   const counts: [number, string][] = [
     [task.valid_sessions, 'valid'],
-    [task.usable_sessions, 'to train on'],
+    [task.usable_sessions, 'trainable'],
     [task.errored_sessions, 'failed'],
     [task.cancelled_sessions, 'cancelled'],
-    [task.refills, 'made again'],
+    [task.refills, 'replaced'],
   ]
-  const said = counts.filter(([count]) => count > 0).map(([count, what]) => `${count} ${what}`)
-  return [`${task.completed_sessions} of ${task.num_samples} done`, ...said].join(', ')
+  const parts = counts.filter(([count]) => count > 0).map(([count, what]) => `${count} ${what}`)
+  return [`${task.completed_sessions} of ${task.num_samples} done`, ...parts].join(', ')
 }
 
 function renderSessions(sessions: readonly SessionSummary[]): string {
@@ -73,12 +73,12 @@ function renderSessions(sessions: readonly SessionSummary[]): string {
   ])
 }
 
-/** Of one that is over, what its node last said is not all of it; the result is. */
+/** The last progress report of an ended session is incomplete, so it is not shown. */
 function soFar({ status, progress }: SessionSummary, what: 'calls' | 'tokens'): string {
   return progress === null || isTerminal(status) ? '-' : String(progress[what])
 }
 
-/** Once each, with how many it happened to. */
+/** Prints each failure code once, with the number of its sessions. */
 function renderFailures(sessions: readonly SessionSummary[]): string {
   const failed = Map.groupBy(
     sessions.filter(({ failure }) => failure !== null),
@@ -113,7 +113,7 @@ export function renderSession(session: SessionDetail): string {
   const rows = session.attempts.map((attempt) => [
     String(attempt.attempt),
     attempt.node_id ?? '-',
-    attempt.ending ?? 'under way',
+    attempt.ending ?? 'running',
     attempt.leased_at === null || attempt.ended_at === null
       ? '-'
       : `${(attempt.ended_at - attempt.leased_at).toFixed(1)} s`,
@@ -130,7 +130,7 @@ function firstLine(text: string): string {
   return text.split('\n')[0] ?? ''
 }
 
-/** `3 min`. */
+/** Formats a duration as `3 min`. */
 function ago(ms: number): string {
   const seconds = Math.max(0, Math.round(ms / 1000))
   if (seconds < 60) return `${seconds} s`

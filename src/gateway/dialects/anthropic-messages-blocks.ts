@@ -1,4 +1,4 @@
-import { parseObject } from '../../lib/json/json-text.ts'
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import type { ToolCallDelta } from '../../model/stream-event.ts'
 import type { WireFields } from '../wire-event.ts'
@@ -131,7 +131,7 @@ const EMPTY_TEXT = { type: 'text', text: '' }
 function isClosable(open: OpenBlock | undefined): boolean {
   if (open?.kind !== 'call') return true
   // Complete arguments stay complete, and a text that does not end with a brace needs no parsing.
-  open.isComplete ||= open.arguments.trimEnd().endsWith('}') && parseObject(open.arguments) !== undefined
+  open.isComplete ||= open.arguments.trimEnd().endsWith('}') && parseJsonObject(open.arguments) !== undefined
   return open.isComplete
 }
 

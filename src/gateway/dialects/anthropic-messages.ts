@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import { firstIssue } from '../../lib/json/first-issue.ts'
-import { isRecord, parseObject } from '../../lib/json/json-text.ts'
+import { isRecord, parseJsonObject } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import {
@@ -437,7 +437,7 @@ function renderContent(request: TurnRequest, { id, choices }: TurnResponse, seal
 /** Claude Code represents a streamed input that is not JSON in this way, and reports the error to the model. */
 function toInput(text: string): unknown {
   if (text.trim() === '') return {}
-  return parseObject(text) ?? { __unparsedToolInput: { raw: text, len: text.length } }
+  return parseJsonObject(text) ?? { __unparsedToolInput: { raw: text, len: text.length } }
 }
 
 /**

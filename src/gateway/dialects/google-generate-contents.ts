@@ -1,5 +1,5 @@
 import { listOf } from '../../lib/json/list-of.ts'
-import { isRecord, parseJson, parseObject } from '../../lib/json/json-text.ts'
+import { isRecord, parseJson, parseJsonObject } from '../../lib/json/json-text.ts'
 import * as z from 'zod'
 import type { AssistantMessage, ContentPart, Message, ToolCall } from '../../model/message.ts'
 import type { TextSealer } from './dialect.ts'
@@ -300,7 +300,7 @@ const UNPARSED = '__unparsed_arguments'
  */
 export function toArgs(text: string): Readonly<Record<string, unknown>> {
   if (text.trim() === '') return {}
-  return parseObject(text) ?? { [UNPARSED]: text }
+  return parseJsonObject(text) ?? { [UNPARSED]: text }
 }
 
 /** The inverse of `toArgs`, up to the notation of JSON. */

@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { parseObject } from '../../lib/json/json-text.ts'
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import type { Tool } from '../../model/message.ts'
 import type { WireFields } from '../wire-event.ts'
@@ -442,7 +442,7 @@ const PatchArguments = z.discriminatedUnion('type', [
 
 /** Returns the item of a call with structured arguments; undefined when the sampled text does not match their schema. */
 function structuredFields(target: CallTarget, text: string, call: OutgoingCall): WireFields | undefined {
-  const value = parseObject(text)
+  const value = parseJsonObject(text)
   const { callId: call_id } = call
   switch (target.kind) {
     case 'function':
@@ -500,7 +500,7 @@ class FreeText {
   }
 
   #wholeText(): string {
-    const input = parseObject(this.#arguments)?.['input']
+    const input = parseJsonObject(this.#arguments)?.['input']
     return typeof input === 'string' ? input : this.#arguments
   }
 

@@ -37,7 +37,7 @@ async function read(source: AsyncIterable<Uint8Array>): Promise<(TarEntry & { co
   return entries
 }
 
-test.each(['ustar', 'gnu', 'pax'])('readTar() reads what tar writes as %s', async (format) => {
+test.each(['ustar', 'gnu', 'pax'])('readTar() reads the %s archives of tar', async (format) => {
   if (format === 'ustar') rmSync(join(dir, 'tree', 'link'))
   const entries = await read(cut(pack(format), [700]))
   if (format === 'ustar') symlinkSync('t'.repeat(150), join(dir, 'tree', 'link'))
@@ -48,7 +48,7 @@ test.each(['ustar', 'gnu', 'pax'])('readTar() reads what tar writes as %s', asyn
   if (format !== 'ustar') expect(found.get('tree/link')).toMatchObject({ kind: 'symlink', target: 't'.repeat(150) })
 })
 
-test('readTar() gives the same entries however the bytes are cut', async () => {
+test('readTar() returns the same entries for any division into chunks', async () => {
   const bytes = pack('pax')
   const whole = await read(cut(bytes, [bytes.length]))
   await fc.assert(
@@ -59,7 +59,7 @@ test('readTar() gives the same entries however the bytes are cut', async () => {
   )
 })
 
-test('readTar() throws for what ends early or is damaged, and never hangs', async () => {
+test('readTar() throws for truncated or damaged archives, and never hangs', async () => {
   const bytes = pack('gnu')
   await fc.assert(
     fc.asyncProperty(fc.integer({ min: 0, max: bytes.findLastIndex((byte) => byte !== 0) }), async (end) => {

@@ -1,25 +1,25 @@
-/** One thing in an archive. Its name is as the archive says; whoever writes it to a disk must not believe it. */
+/** An entry of an archive. Its name is not checked: a caller that extracts it must reject paths that leave the target folder. */
 export interface TarEntry {
   name: string
   kind: 'file' | 'directory' | 'symlink' | 'hardlink' | 'special'
   /** Permission bits. */
   mode: number
-  /** Of the content that follows; 0 for anything but a file. */
+  /** Bytes of the content that follows; 0 for all but files. */
   size: number
-  /** Where a link points; empty for the others. */
+  /** Target of a link, else empty. */
   target: string
 }
 
-/** An entry, or a piece of the content of the file entry that came last. */
+/** An entry, or a piece of the content of the last file entry. */
 export type TarPart = { entry: TarEntry } | { data: Buffer }
 
 const BLOCK = 512
-/** Of a long name or a set of extended fields; the systems' own limit for a path is 4096. */
+/** Limit of a long name or a set of extended fields; the limit of Linux for a path is 4096. */
 const MAX_META = 64 * 1024
 
 /**
- * Reads an archive (ustar, pax, GNU long names) as it comes, whoever made it: memory stays bounded, and what is not an
- * archive throws.
+ * Reads a stream of an untrusted archive (ustar, pax, GNU long names) with bounded memory. Throws TarError for invalid
+ * input.
  */
 export async function* readTar(source: AsyncIterable<Uint8Array>): AsyncGenerator<TarPart, void, undefined> {
   const input = new BlockInput(source)
@@ -106,7 +106,7 @@ function parseMeta(type: string, content: Buffer): Fields {
     if (key === 'path') fields.name = value
     if (key === 'linkpath') fields.target = value
     if (key === 'size') fields.size = toSize(Number(value))
-    // Sparse files carry their size and content in other ways; nobody is asked to make one.
+    // Sparse files encode size and content differently and are not supported.
     if (key.startsWith('GNU.sparse')) throw new TarError('the archive has a sparse file')
     rest = rest.subarray(length)
   }
@@ -123,7 +123,7 @@ function parseNumber(field: Buffer): number {
 }
 
 function toSize(value: number): number {
-  if (!Number.isSafeInteger(value) || value < 0) throw new TarError('a number in the archive makes no sense')
+  if (!Number.isSafeInteger(value) || value < 0) throw new TarError('a number in the archive is invalid')
   return value
 }
 
@@ -140,7 +140,7 @@ class BlockInput {
     this.#source = source[Symbol.asyncIterator]()
   }
 
-  /** Undefined when the source ends before that. */
+  /** Undefined if the source ends earlier. */
   async take(size: number): Promise<Buffer | undefined> {
     while (this.#buffered.length < size) {
       if (!(await this.#more())) return undefined
@@ -169,7 +169,7 @@ class BlockInput {
     if ((await this.take(paddingOf(size))) === undefined) throw new TarError('the archive ends too early')
   }
 
-  /** What follows the end is filler. */
+  /** Bytes after the end marker are padding. */
   async drain(): Promise<void> {
     this.#buffered = Buffer.alloc(0)
     while (await this.#more()) this.#buffered = Buffer.alloc(0)

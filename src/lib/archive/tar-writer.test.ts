@@ -28,7 +28,7 @@ afterAll(async () => {
   await rm(dir, { recursive: true })
 })
 
-test("packTree() gives what the system's tar can read", async () => {
+test("packTree() writes archives that the system's tar reads", async () => {
   const target = join(dir, 'out')
   await mkdir(target)
   const chunks = await Array.fromAsync(packTree(join(dir, 'tree'), 'copy', { uid: 1000, gid: 1000 }))
@@ -44,7 +44,7 @@ test("packTree() gives what the system's tar can read", async () => {
   expect(listed).not.toContain('socket')
 })
 
-test('tarHeader() says sizes that its own field cannot hold', async () => {
+test('tarHeader() writes sizes that exceed the size field', async () => {
   const size = 8 ** 11
   const header = tarHeader({ name: 'huge', kind: 'file', mode: 0o644, uid: 0, gid: 0, size })
   const { value } = await readTar(Readable.from([header])).next()

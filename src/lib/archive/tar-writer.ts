@@ -18,15 +18,15 @@ export interface PackEntry extends Owner {
   kind: keyof typeof TYPES
   /** Permission bits. */
   mode: number
-  /** Of the content that follows. */
+  /** Bytes of the content that follows. */
   size?: number
   /** Unix seconds; absent: 0. */
   modifiedAt?: number
-  /** Where a link points. */
+  /** Target of a link. */
   target?: string
 }
 
-/** The header of one entry; what pax adds for a name or a size that does not fit comes before it. */
+/** Renders the header of an entry, after a pax header if a name or a size does not fit. */
 export function tarHeader(entry: PackEntry): Buffer {
   const { name, size = 0, target = '' } = entry
   const fields: string[] = []
@@ -47,8 +47,8 @@ export function tarPadding(size: number): Buffer {
 export const TAR_END: Readonly<Uint8Array> = new Uint8Array(2 * BLOCK)
 
 /**
- * A file or a whole tree, under another name and owner: modes kept, links as links and never followed. Sockets, pipes and
- * devices are left out.
+ * Packs a file or a tree under another name and owner. Modes are kept; links are stored as links and never followed. Sockets,
+ * pipes and devices are skipped.
  */
 export async function* packTree(source: string, name: string, owner: Owner): AsyncGenerator<Buffer, void, undefined> {
   const stats = await lstat(source)
@@ -62,7 +62,7 @@ export async function* packTree(source: string, name: string, owner: Owner): Asy
   } else if (stats.isFile()) {
     yield tarHeader({ ...entry, kind: 'file', size: stats.size })
     let written = 0
-    // One that grows meanwhile is cut where it ended before; one that shrinks cannot be packed any more.
+    // A file that grows meanwhile is cut at its first size; a file that shrinks is an error.
     if (stats.size > 0)
       for await (const chunk of createReadStream(source, { end: stats.size - 1 }) as AsyncIterable<Buffer>) {
         written += chunk.length
@@ -99,7 +99,7 @@ function octal(value: number, width: number): string {
   return `${value.toString(8).padStart(width - 1, '0')}\0`
 }
 
-/** Its own length is part of what it counts. */
+/** The length prefix counts its own digits. */
 function paxField(key: string, value: string): string {
   const rest = Buffer.byteLength(` ${key}=${value}\n`)
   let length = rest + String(rest).length

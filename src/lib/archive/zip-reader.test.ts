@@ -29,7 +29,7 @@ function zipOf(files: readonly { name: string; text: string; isStored?: boolean;
   return Buffer.concat([...bodies, ...directory, end, Buffer.from('a comment')])
 }
 
-test('files are given in order, packed or not, with their names and bytes', () => {
+test('readZip() returns stored and compressed files in order', () => {
   const archive = zipOf([
     { name: 'a/ü.txt', text: 'hello '.repeat(1000) },
     { name: 'b', text: 'plain', isStored: true },
@@ -43,14 +43,14 @@ test('files are given in order, packed or not, with their names and bytes', () =
   ])
 })
 
-test('what is larger or smaller than the archive says is not given', () => {
+test('readZip() rejects files whose size differs from the stated size', () => {
   expect(() => readZip(zipOf([{ name: 'bomb', text: 'x'.repeat(1e6), claimed: 10 }]))[0]?.read()).toThrow()
   expect(() => readZip(zipOf([{ name: 'less', text: 'x', claimed: 10 }]))[0]?.read()).toThrow('has 1 bytes, not 10')
 })
 
-test('what is no archive, or part of one, is refused', () => {
-  expect(() => readZip(Buffer.from('no archive at all, but long enough'))).toThrow('no ZIP archive')
+test('readZip() rejects data that is not an archive, and truncated archives', () => {
+  expect(() => readZip(Buffer.from('no archive at all, but long enough'))).toThrow('Not a ZIP archive')
   const whole = zipOf([{ name: 'a', text: 'hello' }])
-  expect(() => readZip(whole.subarray(0, whole.length - 31))).toThrow('no ZIP archive')
+  expect(() => readZip(whole.subarray(0, whole.length - 31))).toThrow('Not a ZIP archive')
   expect(() => readZip(whole.subarray(20))).toThrow()
 })

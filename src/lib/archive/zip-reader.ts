@@ -2,9 +2,9 @@ import { inflateRawSync } from 'node:zlib'
 
 export interface ZipEntry {
   name: string
-  /** Bytes when unpacked, as the archive says. */
+  /** Unpacked bytes, as the archive states. */
   size: number
-  /** Throws when the content is not what the archive says. */
+  /** Throws if the content does not match the archive's directory. */
   read(): Buffer
 }
 
@@ -14,8 +14,8 @@ const LOCAL = 0x04_03_4b_50
 const [STORED, DEFLATED] = [0, 8]
 
 /**
- * The files of a ZIP archive that is in memory, in its order. Neither encryption nor the 64-bit form, for more than 4 GB or
- * 65 535 files. Names are as they stand there: whoever writes them somewhere looks at where they lead.
+ * Lists the files of a ZIP archive in memory. Supports neither encryption nor ZIP64, which is for more than 4 GB or 65 535
+ * files. Names are not checked: a caller that extracts files must reject paths that leave the target folder.
  */
 export function readZip(archive: Buffer): ZipEntry[] {
   const end = findEnd(archive)
@@ -23,7 +23,7 @@ export function readZip(archive: Buffer): ZipEntry[] {
   let at = archive.readUInt32LE(end + 16)
   const entries: ZipEntry[] = []
   for (let i = 0; i < count; i++) {
-    if (archive.readUInt32LE(at) !== CENTRAL) throw new Error('It is no ZIP archive, or is damaged.')
+    if (archive.readUInt32LE(at) !== CENTRAL) throw new Error('Not a ZIP archive, or damaged.')
     const method = archive.readUInt16LE(at + 10)
     const [packed, size] = [archive.readUInt32LE(at + 20), archive.readUInt32LE(at + 24)]
     const [nameLength, extraLength] = [archive.readUInt16LE(at + 28), archive.readUInt16LE(at + 30)]
@@ -35,23 +35,24 @@ export function readZip(archive: Buffer): ZipEntry[] {
   return entries
 }
 
-/** It stands last, before a comment of any length. */
+/** The end record is last, before a comment of any length. */
 function findEnd(archive: Buffer): number {
   for (let at = archive.length - 22; at >= Math.max(0, archive.length - 22 - 0xff_ff); at--) {
     if (archive.readUInt32LE(at) === END) return at
   }
-  throw new Error('It is no ZIP archive, or was cut off.')
+  throw new Error('Not a ZIP archive, or truncated.')
 }
 
 function unpack(
   archive: Buffer,
   { name, method, start, packed, size }: { name: string; method: number; start: number; packed: number; size: number },
 ): Buffer {
-  if (archive.readUInt32LE(start) !== LOCAL) throw new Error(`${name} is not where the archive says.`)
+  if (archive.readUInt32LE(start) !== LOCAL)
+    throw new Error(`The entry ${name} is not at the offset that the archive states.`)
   const from = start + 30 + archive.readUInt16LE(start + 26) + archive.readUInt16LE(start + 28)
   const data = archive.subarray(from, from + packed)
-  if (method !== STORED && method !== DEFLATED) throw new Error(`${name} is packed in a way that is not known here.`)
-  // More than the archive says is not unpacked.
+  if (method !== STORED && method !== DEFLATED) throw new Error(`The compression method of ${name} is not supported.`)
+  // No more bytes than the archive states are unpacked.
   const content = method === STORED ? data : inflateRawSync(data, { maxOutputLength: Math.max(1, size) })
   if (content.length !== size) throw new Error(`${name} has ${content.length} bytes, not ${size}.`)
   return content

@@ -12,7 +12,7 @@ const texts = fc.array(
   { maxLength: 6 },
 )
 
-test('endsWithZstdFrame() tells whole frames, however they were made, from those that were cut anywhere', async () => {
+test('endsWithZstdFrame() is true for complete frames and false for truncated ones', async () => {
   await fc.assert(
     fc.asyncProperty(texts, fc.boolean(), fc.nat(), async (pieces, hasChecksum, place) => {
       const params = { [constants.ZSTD_c_checksumFlag]: hasChecksum ? 1 : 0 }

@@ -5,9 +5,8 @@ const DICTIONARY_BYTES = [0, 1, 2, 4]
 const LENGTH_BYTES = [0, 2, 4, 8]
 
 /**
- * Whether these bytes end where a frame of zstd does. There may be several: Node's encoder sometimes ends with an empty one.
- * When a frame after the first is cut off, its decoder says nothing; other readers refuse it. Only lengths are looked at
- * (RFC 8878, section 3.1), nothing is decoded.
+ * Whether the bytes are complete zstd frames. Node's encoder sometimes appends an empty frame. Node's decoder does not report
+ * a truncated frame after the first; other decoders reject it. Reads only lengths (RFC 8878, section 3.1).
  */
 export function endsWithZstdFrame(bytes: Uint8Array): boolean {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
@@ -15,7 +14,7 @@ export function endsWithZstdFrame(bytes: Uint8Array): boolean {
   do {
     if (at + 8 > bytes.length) return false
     const magic = view.getUint32(at, true)
-    // Sixteen of them, for what is to be passed over.
+    // Sixteen magic numbers for skippable frames.
     if ((magic & ~0xf) === SKIPPABLE) at += 8 + view.getUint32(at + 4, true)
     else if (magic === MAGIC) at = endOfFrame(view, at + 4)
     else return false
@@ -23,7 +22,7 @@ export function endsWithZstdFrame(bytes: Uint8Array): boolean {
   return at === bytes.length
 }
 
-/** Beyond the end of the bytes where they end too early. */
+/** Beyond the end of the bytes if the frame is truncated. */
 function endOfFrame(view: DataView, start: number): number {
   const descriptor = view.getUint8(start)
   const isSingleSegment = (descriptor & 0x20) !== 0

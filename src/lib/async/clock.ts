@@ -1,18 +1,18 @@
-/** Where time comes from, so that tests can choose it. */
+/** Source of time, which tests replace. */
 export interface Clock {
   /** Unix milliseconds. */
   now(): number
-  /** Calls back once, after so long; what it returns takes that back. */
+  /** Calls `call` once after `ms`. The returned function cancels the call. */
   after(ms: number, call: () => void): () => void
 }
 
-/** A clock for durations too: the wall clock jumps when it is set. */
+/** A clock that also measures durations; the wall clock jumps when it is set. */
 export interface MonotonicClock extends Clock {
-  /** Milliseconds since some moment. Never goes back, and does not jump. */
+  /** Milliseconds since an arbitrary moment. Never decreases or jumps. */
   monotonic(): number
 }
 
-/** Longer waits are cut into pieces: a timer of the platform holds 31 bits. */
+/** Timers of Node are limited to 31 bits, so longer waits use several timers. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1
 
 export const systemClock: MonotonicClock = {

@@ -1,4 +1,4 @@
-/** How long to wait after so many failures in a row: doubling, of which a random half is spared, so that many do not come back at once. */
+/** Exponential backoff after consecutive failures, with jitter of up to half the delay. `random` is from 0 to 1. */
 export function jitteredDelay(
   failures: number,
   { baseMs, maxMs }: { baseMs: number; maxMs: number },

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { createLimit } from './limit.ts'
 
-test('createLimit() runs so many at a time, in order, and goes on after a failure', async () => {
+test('createLimit() limits concurrency, keeps the order, and continues after a failure', async () => {
   const limit = createLimit(2)
   const events: string[] = []
   let running = 0

@@ -1,4 +1,4 @@
-/** Runs work, at most so many pieces at a time, the others in the order they came. */
+/** Runs work with limited concurrency, in order of arrival. */
 export type Limit = <T>(work: () => Promise<T>) => Promise<T>
 
 export function createLimit(width: number): Limit {
@@ -10,7 +10,7 @@ export function createLimit(width: number): Limit {
     try {
       return await work()
     } finally {
-      // The slot goes straight to the next in line, so nobody who comes later can overtake it.
+      // The slot passes directly to the next waiter, so that a later call cannot overtake it.
       const next = waiting.shift()
       if (next === undefined) running -= 1
       else next()

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { Slots, type Slot } from './slots.ts'
 
-test('the most important enters first, and of equals whoever came first', async () => {
+test('acquire() serves waiters by priority, then in order of arrival', async () => {
   const slots = new Slots(1)
   const held = await slots.acquire(0)
   const entered: string[] = []
@@ -21,7 +21,7 @@ test('the most important enters first, and of equals whoever came first', async 
   expect(entered).toEqual(['b', 'd', 'a', 'c'])
 })
 
-test('who is told to go while waiting holds nothing', async () => {
+test('an aborted waiter holds no slot', async () => {
   const slots = new Slots(1)
   const held = await slots.acquire(0)
   const gone = new AbortController()
@@ -35,7 +35,7 @@ test('who is told to go while waiting holds nothing', async () => {
   expect(() => slots.acquire(0, gone.signal)).toThrow('no more')
 })
 
-test('however they come, go and give back twice, never more are inside than there is room for, and none is lost', async () => {
+test('never more than `width` slots are held, and no slot is lost, also with repeated releases', async () => {
   const step = fc.record({ kind: fc.constantFrom('enter', 'leave', 'leave again', 'abort'), pick: fc.nat() })
   await fc.assert(
     fc.asyncProperty(fc.integer({ min: 1, max: 4 }), fc.array(step, { maxLength: 60 }), async (width, steps) => {

@@ -1,4 +1,4 @@
-/** A place that is held. Giving it back twice is giving it back once. */
+/** A held slot. Releasing it is idempotent. */
 export interface Slot extends Disposable {
   release(): void
 }
@@ -8,14 +8,14 @@ interface Waiter {
   grant(): void
 }
 
-/** So many may be inside at a time; the others wait, the most important first, and of equals whoever came first. */
+/** Priority semaphore: at most `width` holders; waiters are served by priority, then in order of arrival. */
 export class Slots {
   readonly width: number
   #inUse = 0
   readonly #waiting: Waiter[] = []
 
   constructor(width: number) {
-    if (!Number.isInteger(width) || width < 0) throw new RangeError(`${width} is no number of slots`)
+    if (!Number.isInteger(width) || width < 0) throw new RangeError(`${width} is not a valid number of slots`)
     this.width = width
   }
 
@@ -27,7 +27,7 @@ export class Slots {
     return this.#waiting.length
   }
 
-  /** Rejects with the signal's reason, and then holds nothing. Numbers are ordered: a higher priority enters first. */
+  /** Waits for a slot; a higher priority is served first. Rejects with the signal's reason if the signal aborts. */
   acquire(priority: number, signal?: AbortSignal): Promise<Slot> {
     signal?.throwIfAborted()
     const free = this.tryAcquire()
@@ -41,7 +41,7 @@ export class Slots {
       priority,
       grant: () => {
         signal?.removeEventListener('abort', leave)
-        resolve(this.#take())
+        resolve(this.#hold())
       },
     }
     const behind = this.#waiting.findIndex((other) => other.priority < priority)
@@ -50,12 +50,12 @@ export class Slots {
     return promise
   }
 
-  /** Undefined when all are taken. Does not overtake those who wait: while somebody does, none is free. */
+  /** Undefined if no slot is free. Never overtakes a waiter, because waiters exist only while no slot is free. */
   tryAcquire(): Slot | undefined {
-    return this.#inUse < this.width ? this.#take() : undefined
+    return this.#inUse < this.width ? this.#hold() : undefined
   }
 
-  #take(): Slot {
+  #hold(): Slot {
     this.#inUse += 1
     let isHeld = true
     const release = (): void => {

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { createSteadyClock } from './steady-clock.ts'
 
-test('createSteadyClock() begins with the wall clock, measures what passes, and ignores how the clock is set', () => {
+test('createSteadyClock() starts at the wall clock, follows monotonic time, and ignores changes of the wall clock', () => {
   const steps = fc.array(fc.record({ passed: fc.nat(100_000), set: fc.integer({ min: -1e10, max: 1e10 }) }))
   fc.assert(
     fc.property(steps, (list) => {

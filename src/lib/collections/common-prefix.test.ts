@@ -5,7 +5,7 @@ import { commonPrefix, commonPrefixOfIds, commonSuffix } from './common-prefix.t
 const anyText = fc.string({ unit: fc.constantFrom('a', 'b', '🎉'), maxLength: 40 })
 const anyIds = fc.array(fc.constantFrom(0, 1, -1), { maxLength: 40 })
 
-test('commonPrefix() and commonSuffix() count what a loop would count', () => {
+test('commonPrefix() and commonSuffix() agree with a loop', () => {
   fc.assert(
     fc.property(anyText, anyText, anyText, fc.nat(50), (shared, a, b, limit) => {
       const [left, right] = [`${shared}${a}${shared}`, `${shared}${b}${shared}`]
@@ -20,7 +20,7 @@ test('commonPrefix() and commonSuffix() count what a loop would count', () => {
   )
 })
 
-test('commonPrefixOfIds() counts what a loop would count, in views too', () => {
+test('commonPrefixOfIds() agrees with a loop, also for views', () => {
   fc.assert(
     fc.property(anyIds, anyIds, anyIds, (shared, a, b) => {
       const left = Int32Array.from([7, ...shared, ...a]).subarray(1)

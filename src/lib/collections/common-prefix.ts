@@ -1,6 +1,6 @@
 /**
- * How many leading UTF-16 units two strings share. By halving: comparing two slices for equality runs at the speed of
- * memory, a loop over characters is some twenty times slower.
+ * Returns the number of leading UTF-16 units that two strings share. Uses bisection, because comparing slices is about twenty
+ * times faster than a loop over characters.
  */
 export function commonPrefix(a: string, b: string): number {
   let same = 0
@@ -13,7 +13,7 @@ export function commonPrefix(a: string, b: string): number {
   return same
 }
 
-/** How many trailing UTF-16 units two strings share, `limit` at most. */
+/** Returns the number of trailing UTF-16 units that two strings share, at most `limit`. */
 export function commonSuffix(a: string, b: string, limit: number): number {
   let same = 0
   let end = Math.min(a.length, b.length, limit)
@@ -29,7 +29,7 @@ export function isEqualIds(a: Int32Array, b: Int32Array): boolean {
   return a.length === b.length && commonPrefixOfIds(a, b) === a.length
 }
 
-/** How many leading elements two arrays share. */
+/** Returns the number of leading elements that two arrays share. */
 export function commonPrefixOfIds(a: Int32Array, b: Int32Array): number {
   const left = Buffer.from(a.buffer, a.byteOffset, a.byteLength)
   const right = Buffer.from(b.buffer, b.byteOffset, b.byteLength)

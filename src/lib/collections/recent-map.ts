@@ -1,4 +1,4 @@
-/** A map that keeps the last `limit` keys that were set, and forgets the oldest. */
+/** A map that keeps the `limit` keys that were set last. */
 export class RecentMap<T> {
   readonly #entries = new Map<string, T>()
   readonly #limit: number

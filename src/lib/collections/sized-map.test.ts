@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { SizedMap } from './sized-map.ts'
 
-test('removes demoted keys first, then the least recently used', () => {
+test('SizedMap evicts demoted keys first, then the least recently used', () => {
   const map = new SizedMap<number>(30)
   map.set('a', 1, 10)
   map.set('b', 2, 10)
@@ -16,7 +16,7 @@ test('removes demoted keys first, then the least recently used', () => {
   expect(['a', 'b', 'd', 'e'].map((key) => map.get(key))).toEqual([1, undefined, undefined, 5])
 })
 
-test('never holds more than its limit, and holds everything that fits', () => {
+test('SizedMap never exceeds its limit, and keeps everything that fits', () => {
   const step = fc.record({
     key: fc.constantFrom('a', 'b', 'c', 'd', 'e'),
     action: fc.constantFrom('set', 'get', 'demote'),

@@ -4,8 +4,8 @@ interface Entry<T> {
 }
 
 /**
- * A map that holds at most `limitBytes`, by the sizes its user states. It removes demoted keys first, then others, each
- * from the least recently used one on.
+ * A map that holds at most `limitBytes`, by the sizes that callers state. It evicts demoted keys first, then others, each in
+ * order of last use.
  */
 export class SizedMap<T> {
   readonly #entries = new Map<string, Entry<T>>()
@@ -21,7 +21,7 @@ export class SizedMap<T> {
     return this.#bytes
   }
 
-  /** Counts as use. */
+  /** Counts as a use of the key. */
   get(key: string): T | undefined {
     const map = this.#demoted.has(key) ? this.#demoted : this.#entries
     const entry = map.get(key)

@@ -1,4 +1,4 @@
-/** What the operating system's error codes mean to a person, where the usual text does not help. */
+/** Readable text for error codes of the operating system. */
 const WORDS: Readonly<Record<string, string>> = {
   EACCES: 'permission denied',
   EDQUOT: 'the disk quota is used up',
@@ -16,13 +16,13 @@ const WORDS: Readonly<Record<string, string>> = {
   EROFS: 'the file system is read-only',
 }
 
-/** The code of a failed system call, such as `ENOSPC`; undefined for any other error. */
+/** Returns the code of a failed system call, such as `ENOSPC`; undefined for any other error. */
 export function errnoOf(error: unknown): string | undefined {
   const code = error instanceof Error && 'code' in error ? error.code : undefined
   return typeof code === 'string' ? code : undefined
 }
 
-/** An error in words, with its code: "the disk is full (ENOSPC)". */
+/** Describes an error with its code: "the disk is full (ENOSPC)". */
 export function describeError(error: unknown): string {
   const code = errnoOf(error)
   const words = code === undefined ? undefined : WORDS[code]

@@ -1,7 +1,7 @@
 import { link } from 'node:fs/promises'
 import { errnoOf } from './errno.ts'
 
-/** Whether it is the one who made the name. */
+/** Creates a hard link. Returns false if the target already exists. */
 export async function linkIfAbsent(from: string, to: string): Promise<boolean> {
   try {
     await link(from, to)

@@ -18,7 +18,7 @@ beforeEach(async () => {
 
 afterEach(() => rm(dir, { recursive: true }))
 
-test('one holder at a time; the next after it was released', async () => {
+test('acquireLockFile() has one holder at a time', async () => {
   const lock = expectLock(await acquireLockFile(path, self))
   expect(await acquireLockFile(path, self)).toMatchObject({ heldBy: { pid: process.pid, host: hostname() } })
   await lock.release()
@@ -30,7 +30,7 @@ test('one holder at a time; the next after it was released', async () => {
   expect(await readdir(dir)).toEqual([])
 })
 
-test('of many at the same time one gets it, also when a dead holder must be replaced', async () => {
+test('one of many concurrent callers acquires the lock, also from a dead holder', async () => {
   for (const stale of [false, true]) {
     for (let round = 0; round < 20; round += 1) {
       if (stale) await writeFile(path, JSON.stringify({ ...self, pid: 2 ** 22 + 1, token: 'dead' }))
@@ -43,7 +43,7 @@ test('of many at the same time one gets it, also when a dead holder must be repl
   }
 })
 
-test('a holder that was killed is replaced', async () => {
+test('the lock of a killed process is replaced', async () => {
   const child = spawn(process.execPath, ['-e', 'setInterval(() => {}, 1000)'])
   await once(child, 'spawn')
   const started = (await readFile(`/proc/${child.pid}/stat`, 'utf8').catch(() => '')).split(') ').at(-1)?.split(' ')[19]
@@ -55,7 +55,7 @@ test('a holder that was killed is replaced', async () => {
   await expectLock(await acquireLockFile(path, self)).release()
 })
 
-test('a holder whose number went to another process, or from before the machine started, is replaced', async (context) => {
+test('the lock of a process with a reused pid, or from before a reboot, is replaced', async (context) => {
   if (self.started === '') context.skip('this system does not tell when a process started')
   for (const changed of [{ started: '1' }, { boot: 'another' }]) {
     await writeFile(path, JSON.stringify({ ...self, ...changed, token: 'old' }))
@@ -63,7 +63,7 @@ test('a holder whose number went to another process, or from before the machine 
   }
 })
 
-test('a holder that cannot be looked at keeps the lock', async () => {
+test('a holder whose state is unknown keeps the lock', async () => {
   for (const content of [JSON.stringify({ ...self, host: 'elsewhere', pid: 1, token: 't' }), '', '{}', 'null?']) {
     await writeFile(path, content)
     expect(await acquireLockFile(path, self)).toHaveProperty('heldBy')
@@ -71,7 +71,7 @@ test('a holder that cannot be looked at keeps the lock', async () => {
   }
 })
 
-test('someone who died while replacing a dead holder is not guessed about', async () => {
+test('a leftover takeover file keeps the lock', async () => {
   const dead = JSON.stringify({ ...self, pid: 2 ** 22 + 1, token: 'dead' })
   await writeFile(path, dead)
   await writeFile(`${path}.takeover`, dead)

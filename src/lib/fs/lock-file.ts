@@ -4,38 +4,37 @@ import { hostname } from 'node:os'
 import { errnoOf } from './errno.ts'
 import { linkIfAbsent } from './link-if-absent.ts'
 
-/** A process on a machine, told apart from a later one that was given the same number. */
+/** Identifies a process, and distinguishes it from a later process with the same pid. */
 export interface ProcessIdentity {
   host: string
-  /** Changes when the machine starts again; empty where the system does not say. */
+  /** Boot id of the machine; empty if unknown. */
   boot: string
   pid: number
-  /** When it started, in the system's own unit; empty where the system does not say. */
+  /** Start time in the unit of the system; empty if unknown. */
   started: string
 }
 
 export interface LockFile {
-  /** Gives the lock back. Idempotent; never takes away the lock of someone else. */
+  /** Releases the lock. Idempotent; never removes the lock of another holder. */
   release(): Promise<void>
 }
 
 export type LockOutcome = { lock: LockFile } | { heldBy: ProcessIdentity | undefined }
 
-/** Who this process is. Does not change while it lives, so ask once. */
+/** Identifies this process. The result is constant, so callers may keep it. */
 export async function identifyProcess(): Promise<ProcessIdentity> {
   const running = await readProcess(process.pid)
   return { host: hostname(), boot: await readBootId(), pid: process.pid, started: running?.started ?? '' }
 }
 
 /**
- * Takes an exclusive lock that is a file: whoever creates it holds it, and a holder that is certainly dead is replaced.
- * The lock is advisory, between processes and within one. A holder on another machine cannot be looked at and counts as
- * alive. Throws only what the file system throws.
+ * Acquires an exclusive, advisory lock file, also between callers within a process. The lock of a process that is certainly
+ * dead is replaced. A holder on another machine counts as alive. Throws only errors of the file system.
  */
 export async function acquireLockFile(path: string, self: ProcessIdentity): Promise<LockOutcome> {
   const token = randomUUID()
   const own = `${path}.${token}`
-  // Written aside and linked into place: nobody ever reads a lock that is half there.
+  // Linked into place when complete, so that no process reads a partial lock.
   await writeFile(own, JSON.stringify({ ...self, token }), { mode: 0o600, flag: 'wx' })
   try {
     if (await linkIfAbsent(own, path)) return { lock: createLock(path, token) }
@@ -46,8 +45,8 @@ export async function acquireLockFile(path: string, self: ProcessIdentity): Prom
 }
 
 /**
- * Replaces the lock of a dead holder. Two processes may come to that conclusion at the same time, so only the one that
- * creates the takeover file goes on, and it looks again. Dying with that file in hand leaves the lock to a person.
+ * Replaces the lock of a dead holder. Several processes may find it dead at the same time, so only the process that creates
+ * the takeover file continues, and it checks again. If that process dies, the takeover file must be removed manually.
  */
 async function takeOver(path: string, own: string, token: string): Promise<LockOutcome> {
   const holder = await readHolder(path)
@@ -80,7 +79,7 @@ function createLock(path: string, token: string): LockFile {
 
 type Holder = ProcessIdentity & { token: string }
 
-/** Undefined: there is a lock, but not one we can read. */
+/** Undefined if the lock exists but is not readable. */
 async function readHolder(path: string): Promise<Holder | 'absent' | undefined> {
   try {
     const value: Partial<Holder> = JSON.parse(await readFile(path, 'utf8'))
@@ -120,11 +119,11 @@ async function readBootId(): Promise<string> {
   return (await readFile('/proc/sys/kernel/random/boot_id', 'utf8').catch(() => '')).trim()
 }
 
-/** State and start time from /proc; undefined where there is none. */
+/** Reads state and start time from /proc; undefined if /proc does not have the process. */
 async function readProcess(pid: number): Promise<{ zombie: boolean; started: string } | undefined> {
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => undefined)
   if (stat === undefined) return undefined
-  // The command's name stands in brackets and may contain anything; the fields after it are numbers and one letter.
+  // The name of the command is in brackets and may contain any character; the fields after it are numbers and one letter.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   return { zombie: fields[0] === 'Z' || fields[0] === 'X', started: fields[19] ?? '' }
 }

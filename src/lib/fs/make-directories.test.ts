@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { makeDirectories } from './make-directories.ts'
 
-test('makeDirectories() makes all that is missing, with the mode, also when asked at the same time', async () => {
+test('makeDirectories() creates missing folders with the mode, also concurrently', async () => {
   const scratch = await mkdtemp(join(tmpdir(), 'polar-directories-'))
   try {
     const path = join(scratch, 'a', 'b', 'c')
@@ -16,7 +16,7 @@ test('makeDirectories() makes all that is missing, with the mode, also when aske
   }
 })
 
-test('makeDirectories() gives up where the system does', async () => {
+test('makeDirectories() throws the error of the system', async () => {
   await expect(makeDirectories('/dev/null/a/b', 0o700)).rejects.toMatchObject({ code: 'ENOTDIR' })
   await expect(makeDirectories('/proc/polar/a', 0o700)).rejects.toMatchObject({ code: 'ENOENT' })
 })

@@ -3,8 +3,8 @@ import { dirname } from 'node:path'
 import { errnoOf } from './errno.ts'
 
 /**
- * Makes a directory, and those above it, where they are not there yet. Instead of node's recursive `mkdir`, which tries
- * for ever where the system says ENOENT although the parent exists, as it does below /proc.
+ * Creates a directory and its missing parents. Node's recursive `mkdir` loops forever where the system reports ENOENT although
+ * the parent exists, as below /proc.
  */
 export async function makeDirectories(path: string, mode: number): Promise<void> {
   if (await makeOne(path, mode)) return
@@ -15,7 +15,7 @@ export async function makeDirectories(path: string, mode: number): Promise<void>
   })
 }
 
-/** Whether it is there now; not, when its parent is missing. */
+/** Returns whether the directory exists now; false if its parent is missing. */
 async function makeOne(path: string, mode: number): Promise<boolean> {
   try {
     await mkdir(path, { mode })

@@ -1,6 +1,6 @@
 type Tree = { readonly [key: string]: unknown }
 
-/** Objects become one, key by key; of anything else the later counts. Arrays are values. */
+/** Merges objects recursively. Other values, including arrays, are replaced by the later value. */
 export function mergeTrees(earlier: Tree, later: Tree): Record<string, unknown> {
   const merged: Record<string, unknown> = { ...earlier }
   for (const [key, value] of Object.entries(later)) {

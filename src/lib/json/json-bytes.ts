@@ -1,13 +1,13 @@
-/** A JSON value as the bytes it came in, which nobody had to read. */
+/** A JSON value as its original bytes, not parsed. */
 export class JsonBytes {
   readonly pieces: readonly Uint8Array[]
 
-  /** They must be valid JSON together. */
+  /** Concatenated, they must be valid JSON. */
   constructor(pieces: readonly Uint8Array[]) {
     this.pieces = pieces
   }
 
-  /** Of the bytes. */
+  /** Number of bytes. */
   get length(): number {
     return this.pieces.reduce((sum, piece) => sum + piece.length, 0)
   }
@@ -21,7 +21,7 @@ export class JsonBytes {
   }
 }
 
-/** As `JSON.stringify`, of plain data, with every `JsonBytes` in it as it is. */
+/** Like `JSON.stringify()` for plain data; copies the bytes of every `JsonBytes` in it. */
 export function toJsonBytes(value: unknown): JsonBytes {
   const pieces: Uint8Array[] = []
   let text = ''

@@ -5,7 +5,7 @@ import { replaceValues, setMembers } from './json-edit.ts'
 const anyBody = fc.dictionary(fc.string(), fc.jsonValue(), { noNullPrototype: true })
 
 describe('replaceValues()', () => {
-  test('changes the value at a path and not one byte beside it', () => {
+  test('changes only the bytes of the value at a path', () => {
     const text = '{ "a": 1.0, "m": [ {"role":"developer","x":12345678901234567890}, "}\\"]" ] , "é\\n": 1e3 }'
     expect(replaceValues(text, [{ path: ['m', 0, 'role'], json: '"system"' }])).toBe(
       text.replace('"developer"', '"system"'),
@@ -24,19 +24,19 @@ describe('replaceValues()', () => {
     )
   })
 
-  test('finds keys that are written with escapes, and takes the last of two equal ones', () => {
+  test('finds keys with escapes, and the last of two equal keys', () => {
     expect(replaceValues('{"\\u0061":1,"a":2}', [{ path: ['a'], json: '3' }])).toBe('{"\\u0061":1,"a":3}')
     expect(replaceValues('{"b":1,"\\u0061":2}', [{ path: ['a'], json: '3' }])).toBe('{"b":1,"\\u0061":3}')
   })
 
-  test('throws for a place that does not exist', () => {
+  test('throws for a path that does not exist', () => {
     expect(() => replaceValues('{"a":[1]}', [{ path: ['a', 1], json: '2' }])).toThrow(RangeError)
     expect(() => replaceValues('{"a":[1]}', [{ path: ['b'], json: '2' }])).toThrow(RangeError)
   })
 })
 
 describe('setMembers()', () => {
-  test('wins over members of the same name, which it replaces, and keeps the rest of the text', () => {
+  test('replaces members of the same name, and keeps the rest of the text', () => {
     fc.assert(
       fc.property(anyBody, anyBody, fc.constantFrom('', ' ', '\n'), fc.boolean(), (body, members, space, overlap) => {
         const wanted = overlap
@@ -50,7 +50,7 @@ describe('setMembers()', () => {
     )
   })
 
-  test('says nothing twice and touches nothing else', () => {
+  test('creates no duplicate names and changes no other member', () => {
     const text = '{"model": "a", "x": 1.0, "stream" :true, "messages": [{"model": "inner"}]}'
     expect(setMembers(text, { stream: false, model: 'b', n: 2, absent: undefined })).toBe(
       '{"model": "b", "x": 1.0, "stream" :false, "messages": [{"model": "inner"}],"n":2}',

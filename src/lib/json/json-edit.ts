@@ -1,13 +1,13 @@
 /**
- * Edits in a JSON text that leave every other byte alone. Parsing and printing again would turn 1.0 into 1, round long
- * integers and resolve escapes, and so change what an engine reads.
+ * Edits of a JSON text that keep all other bytes. Parsing and printing would turn 1.0 into 1, round long integers and resolve
+ * escapes, and so change the prompt of an engine.
  *
- * The text must be valid JSON (parse it first); places that do not exist throw.
+ * The text must be valid JSON (parse it first); paths that do not exist throw.
  */
 
 export interface JsonEdit {
   path: readonly (string | number)[]
-  /** JSON text that takes the place of the value. */
+  /** JSON text that replaces the value. */
   json: string
 }
 
@@ -25,8 +25,8 @@ export function replaceValues(text: string, edits: readonly JsonEdit[]): string 
 }
 
 /**
- * Sets members of a JSON object: where they stand, or at the end. Never twice, because some readers refuse an object that
- * says the same thing two times. Undefined ones are left as they are.
+ * Sets members of a JSON object: replaces existing members, appends others. Never creates duplicate names, which some parsers
+ * reject. Undefined members are not changed.
  */
 export function setMembers(text: string, members: Readonly<Record<string, unknown>>): string {
   const missing = new Map(
@@ -37,7 +37,7 @@ export function setMembers(text: string, members: Readonly<Record<string, unknow
   )
   if (missing.size === 0) return text
   const start = skipSpace(text, 0)
-  // A reader takes the last of two equal keys, so only that one counts.
+  // Of two equal keys the last counts.
   const found = new Map<string, number>()
   const close = eachMember(text, start, (name, value) => {
     if (missing.has(name)) found.set(name, value)
@@ -55,14 +55,14 @@ export function setMembers(text: string, members: Readonly<Record<string, unknow
   return `${result}${isEmpty || added === '' ? '' : ','}${added}${text.slice(close)}`
 }
 
-/** Where the members of a JSON object stand in its text. A name that occurs twice is there twice. */
+/** Returns the positions of the members of a JSON object, including duplicate names. */
 export function membersOf(text: string): { name: string; start: number; end: number }[] {
   const members: { name: string; start: number; end: number }[] = []
   eachMember(text, skipSpace(text, 0), (name, start, end) => members.push({ name, start, end }))
   return members
 }
 
-/** The element of a list that begins at or behind `at`, and where to look for the next; undefined when it is the last. */
+/** Returns the start of the list element at or after `at`, and the position after it; `next` is undefined for the last. */
 export function skipElement(text: string, at: number): { start: number; next: number | undefined } {
   const start = skipSpace(text, at)
   const end = skipSpace(text, skipValue(text, start))
@@ -95,7 +95,7 @@ function findElement(text: string, arrayStart: number, index: number): number | 
   return undefined
 }
 
-/** The last member of that name, as a JSON reader would take it. */
+/** Returns the last member of that name, as `JSON.parse` does. */
 function findMember(text: string, objectStart: number, name: string): number | undefined {
   if (text[objectStart] !== '{') return undefined
   let found: number | undefined
@@ -105,7 +105,7 @@ function findMember(text: string, objectStart: number, name: string): number | u
   return found
 }
 
-/** Visits the members of an object in their order. Gives the place of its closing brace. */
+/** Visits the members of an object in order. Returns the position of its closing brace. */
 function eachMember(
   text: string,
   objectStart: number,
@@ -122,7 +122,7 @@ function eachMember(
   return at
 }
 
-/** The name of the member whose key begins at `at`, and where its value begins. */
+/** Returns the name of the member whose key begins at `at`, and the start of its value. */
 export function readKey(text: string, at: number): { name: string; valueStart: number } {
   const keyEnd = skipString(text, at)
   const key = text.slice(at + 1, keyEnd - 1)
@@ -130,7 +130,7 @@ export function readKey(text: string, at: number): { name: string; valueStart: n
   return { name, valueStart: skipSpace(text, skipSpace(text, keyEnd) + 1) }
 }
 
-/** Where a value ends. */
+/** Returns the end of a value. */
 export function skipValue(text: string, start: number): number {
   const first = text.charCodeAt(start)
   if (first === QUOTE) return skipString(text, start)

@@ -44,7 +44,7 @@ function parsed(parse: () => unknown): unknown {
   }
 }
 
-test('gives what JSON.parse gives, value or error, whatever was parsed before', () => {
+test('JsonMemory returns or throws the same as JSON.parse, whatever was parsed before', () => {
   fc.assert(
     fc.property(anyTexts, (texts) => {
       const memory = new JsonMemory()
@@ -59,7 +59,7 @@ test('gives what JSON.parse gives, value or error, whatever was parsed before', 
   )
 })
 
-test('what repeats is the very same objects, and only what was added is parsed', () => {
+test('JsonMemory shares repeated objects, and parses only added elements', () => {
   const memory = new JsonMemory()
   const body = (count: number): string =>
     JSON.stringify({
@@ -77,14 +77,14 @@ test('what repeats is the very same objects, and only what was added is parsed',
   expect(added).toHaveLength(3)
 })
 
-test('a list that is named twice is left to JSON.parse', () => {
+test('JsonMemory uses JSON.parse for a list with a duplicate name', () => {
   const memory = new JsonMemory()
   const text = (id: number): string => `{"a":[1,2,"${LONG}",${id}],"a":[3,4,"${LONG}",5]}`
   expect(memory.parse(text(1)).value).toEqual(JSON.parse(text(1)))
   expect(memory.parse(text(2)).value).toEqual(JSON.parse(text(2)))
 })
 
-test('conversations held side by side do not drive each other out', () => {
+test('JsonMemory keeps interleaved conversations', () => {
   const memory = new JsonMemory()
   const body = (name: string, count: number): string =>
     JSON.stringify({ name, messages: Array.from({ length: count }, () => name + LONG) })

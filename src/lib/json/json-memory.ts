@@ -1,25 +1,25 @@
 import { commonPrefix } from '../collections/common-prefix.ts'
 import { membersOf, skipElement } from './json-edit.ts'
 
-/** Less in common is not worth the search. */
+/** A shorter common prefix is not worth the search. */
 const MIN_SHARED_UNITS = 1024
-/** Texts that the next one may go on from: a conversation, and those held beside it. */
+/** Earlier texts that the next text may extend. */
 const TEXTS_KEPT = 4
-/** Of all but the latest. */
+/** Length limit of all kept texts but the latest. */
 const OLDER_UNITS_KEPT = 256 * 1024
-/** Longer texts are parsed whole each time: they would hold memory as long as the conversation. */
+/** Longer texts are not kept, to limit memory, and are parsed whole each time. */
 const LONGEST_KEPT = 8 * 1024 * 1024
 
 export interface ParsedJson {
-  /** Not to be written to: parts of it are parts of other values. */
+  /** Must not be modified: it shares parts with other values. */
   value: unknown
-  /** Elements that were not there before, when all else was. */
+  /** Elements that were added, if the rest is the same as before. */
   added?: readonly unknown[]
 }
 
 type JsonObject = Readonly<Record<string, unknown>>
 
-/** An object that was parsed, and where the elements of its longest list stand. */
+/** A parsed object, with the positions of the elements of its longest list. */
 interface Known {
   text: string
   value: JsonObject
@@ -28,22 +28,21 @@ interface Known {
 
 interface ListPlace {
   name: string
-  /** Where each element begins. */
+  /** Start of each element. */
   starts: readonly number[]
-  /** The closing bracket. */
+  /** Position of the closing bracket. */
   close: number
 }
 
 /**
- * Parses JSON texts of which each repeats most of an earlier one, as the calls of a conversation do: a list that grows,
- * and the same before and behind it. Only what was added is parsed; the rest is the very same objects.
+ * Parses JSON texts that mostly repeat an earlier text, as the calls of a conversation do: a list grows, and the text before
+ * and after it stays the same. Only the added elements are parsed; the other objects are shared.
  *
- * Gives what `JSON.parse` would. Up to the comma before an element both texts are equal, so a parser has read the same and
- * stands in the same list. What follows up to the other end of the list is parsed as a list. From there on both texts are
- * equal again, and so is what the parser does.
+ * Returns the same value as `JSON.parse`. Up to the comma before an element both texts are equal, so a parser is in the same
+ * state, within the same list. The text up to the end of the list is parsed as a list. The rest of both texts is equal again.
  */
 export class JsonMemory {
-  /** The latest last. */
+  /** Ordered by age, the latest last. */
   #known: Known[] = []
 
   /** Throws SyntaxError as `JSON.parse` does. */
@@ -86,7 +85,7 @@ function goOn(known: Known, text: string): { known: Known; added: readonly unkno
   const from = starts[keep] as number
   const end = close + text.length - known.text.length
   if (end < from || text.slice(end) !== known.text.slice(close)) return undefined
-  // With an element before, so that a comma without one behind it stays an error.
+  // With a first element, so that a trailing comma remains an error.
   const added = parseList(`[0,${text.slice(from, end)}]`)?.slice(1)
   if (added === undefined) return undefined
   const before = (known.value[name] as readonly unknown[]).slice(0, keep)
@@ -103,7 +102,7 @@ function parseList(text: string): unknown[] | undefined {
   }
 }
 
-/** Nothing goes on from a list without elements. Nor where a name occurs twice, since only the last of both counts. */
+/** Undefined for a list without elements, and for an object with a duplicate name, of which only the last counts. */
 function findList({ text, value }: Known): ListPlace {
   const members = membersOf(text)
   const names = new Set(members.map(({ name }) => name))
@@ -114,7 +113,7 @@ function findList({ text, value }: Known): ListPlace {
   return { name: longest.name, starts: startsOf(text, longest.start + 1), close: longest.end - 1 }
 }
 
-/** Where the elements begin that stand from `from` on up to the end of their list. */
+/** Returns the starts of the elements from `from` to the end of their list. */
 function startsOf(text: string, from: number): number[] {
   const starts: number[] = []
   for (let at: number | undefined = from; at !== undefined;) {

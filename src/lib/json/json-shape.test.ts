@@ -25,12 +25,12 @@ function kept(text: string): { text: string; dropped: string[] } {
 }
 
 describe('keepShape()', () => {
-  test('gives a text that fits back as it is', () => {
+  test('returns a text that fits unchanged', () => {
     const text = ' { "a" : 1.0, "b":{"c":12345678901234567890,"d":{"any":[1]}} , "l":[{"type":"x","v":"é\\u00e9"}]}'
     expect(kept(text)).toEqual({ text, dropped: [] })
   })
 
-  test('keeps the bytes of what stays, and names what it drops', () => {
+  test('keeps the bytes of kept values, and lists the paths of dropped values', () => {
     const text = '{"z":{"a":1},"a": 1.0,"b":{"c":1e3,"e":"}","d":[ 1 ]},"s":[1,{"x":1}],"flag":"yes"}'
     expect(kept(text)).toEqual({
       text: '{"a": 1.0,"b":{"c":1e3,"d":[ 1 ]},"s":[1]}',
@@ -38,7 +38,7 @@ describe('keepShape()', () => {
     })
   })
 
-  test('puts something in the place of an element of an unknown type, or drops it', () => {
+  test('replaces or drops an element of an unknown type', () => {
     expect(kept('{"l":[{"type":"y","v":1},{"type":"x","v":2,"w":3},{"v":4}],"t":[{"type":"y"},{"type":"x"}]}')).toEqual(
       {
         text: '{"l":[{"type":"none"},{"type":"x","v":2},{"type":"none"}],"t":[{"type":"x"}]}',
@@ -65,7 +65,7 @@ describe('keepShape()', () => {
     expect(kept(text).text).toBe('{"a":1,"l":[{"type":"none"}]}')
   })
 
-  test('bounds what it says about a hostile text', () => {
+  test('limits the list of dropped paths of a hostile text', () => {
     const text = JSON.stringify(
       Object.fromEntries(Array.from({ length: 300 }, (_, i) => [`${i}${'n'.repeat(999)}`, i])),
     )

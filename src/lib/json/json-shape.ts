@@ -1,6 +1,6 @@
 import { readKey, skipSpace, skipValue } from './json-edit.ts'
 
-/** The parts of a JSON value that may stay. `null` may stand for every value. */
+/** The parts of a JSON value that are kept. `null` is allowed for every value. */
 export type JsonShape =
   | { kind: 'any' }
   | { kind: 'scalar'; accepts?: (value: unknown) => boolean }
@@ -12,18 +12,17 @@ export type JsonShape =
 
 export interface KeptJson {
   text: string
-  /** Paths of what was dropped, list indexes left out: `messages[].vendor`. At most MOST_PATHS, in order of occurrence. */
+  /** Paths of what was dropped, without list indexes: `messages[].vendor`. At most MAX_PATHS, in order of occurrence. */
   dropped: string[]
 }
 
 /** A hostile text may hold any number of names of any length. */
-const MOST_PATHS = 32
+const MAX_PATHS = 32
 const LONGEST_NAME = 64
 
 /**
- * Keeps what `shape` allows of a JSON text. Every value that stays keeps its bytes. `value` is what `JSON.parse` makes of
- * `text`. A text in which a name occurs twice in one object is printed anew with the last value, because readers disagree
- * about which one counts.
+ * Keeps the parts of a JSON text that `shape` allows, byte for byte. `value` is the parsed text. A text with a duplicate name
+ * in an object is printed again with the last value, because parsers disagree about which value counts.
  */
 export function keepShape(text: string, value: unknown, shape: JsonShape): KeptJson {
   const walk = new Walk(text)
@@ -36,7 +35,7 @@ export function keepShape(text: string, value: unknown, shape: JsonShape): KeptJ
 
 type Members = Readonly<Record<string, JsonShape>>
 
-/** One pass over a text that collects the pieces to take out. */
+/** One pass over a text that collects the pieces to remove. */
 class Walk {
   readonly #text: string
   /** In the order of the text, apart from each other. */
@@ -58,7 +57,7 @@ class Walk {
     return { text: text + this.#text.slice(at), dropped: [...this.#dropped] }
   }
 
-  /** Gives the end of a value that stays; undefined when it is dropped. `name` is its place below `path`. */
+  /** Returns the end of a value that is kept; undefined if it is dropped. `name` is its key below `path`. */
   value(start: number, value: unknown, shape: JsonShape, path: string, name = ''): number | undefined {
     const fitting = value === null ? ANY : fitOf(shape, value)
     if (fitting === undefined) return this.#drop(pathOf(path, name))
@@ -123,7 +122,7 @@ class Walk {
   }
 
   #drop(path: string): undefined {
-    if (this.#dropped.size < MOST_PATHS) this.#dropped.add(path)
+    if (this.#dropped.size < MAX_PATHS) this.#dropped.add(path)
   }
 }
 
@@ -133,7 +132,7 @@ interface Cut {
   json: string
 }
 
-/** The members of an object or the elements of a list. Each one that is taken out goes with one comma. */
+/** The members of an object or the elements of a list. Each removed item is removed with one comma. */
 class Run {
   readonly #cuts: Cut[]
   readonly #first: number
@@ -156,7 +155,7 @@ class Run {
   /** Gives `end` back, for the reader to go on from. */
   close(isKept: boolean, end: number): number {
     if (isKept && !this.#hasKept) {
-      // All before it were taken out.
+      // All items before it were removed.
       if (this.#start > this.#first) {
         this.#cuts.splice(this.#cutsBefore, 0, { start: this.#first, end: this.#start, json: '' })
       }
@@ -176,7 +175,7 @@ class Run {
 
 const ANY: JsonShape = { kind: 'any' }
 
-/** The shape that holds for a value; `tagged` when its type is unknown; undefined when the value may not stay. */
+/** Returns the shape of a value; `tagged` if its type is unknown; undefined if the value is dropped. */
 function fitOf(shape: JsonShape, value: unknown): JsonShape | undefined {
   switch (shape.kind) {
     case 'any':
@@ -197,7 +196,7 @@ function fitOf(shape: JsonShape, value: unknown): JsonShape | undefined {
   }
 }
 
-/** The bracket that a value begins with; undefined for a scalar. */
+/** Returns the opening bracket of a value; undefined for a scalar. */
 function openingOf(value: unknown): '{' | '[' | undefined {
   if (typeof value !== 'object' || value === null) return undefined
   return Array.isArray(value) ? '[' : '{'

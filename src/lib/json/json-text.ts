@@ -14,7 +14,7 @@ export function isRecord(value: unknown): value is Record<string, unknown> {
 }
 
 /** Returns undefined for text that is not a JSON object. */
-export function parseObject(text: string): Record<string, unknown> | undefined {
+export function parseJsonObject(text: string): Record<string, unknown> | undefined {
   const value = parseJson(text)
   return isRecord(value) ? value : undefined
 }

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 
-/** Issues that `arrayOf` and `recordOf` report before they stop: enough to describe every mistake that a person made. */
-const MOST_ISSUES = 1000
+/** Issues that `arrayOf` and `recordOf` report before they stop. */
+const MAX_ISSUES = 1000
 
 /**
  * Like `z.array(schema)`, but reports the first wrong element only. `z.array` collects an issue for every wrong element,
@@ -12,12 +12,12 @@ export function listOf<T extends z.ZodType>(schema: T, { min = 0 }: { min?: numb
   return min === 0 ? list : list.min(min)
 }
 
-/** Like `z.array(schema)`, but stops after many issues: for bodies whose every mistake is reported. */
+/** Like `z.array(schema)`, but stops after `MAX_ISSUES` issues: for bodies whose problems are all reported. */
 export function arrayOf<T extends z.ZodType>(schema: T): z.ZodArray<T> {
-  return toList(schema, MOST_ISSUES)
+  return toList(schema, MAX_ISSUES)
 }
 
-/** Like `z.record(z.string(), schema)`, but stops after many issues. */
+/** Like `z.record(z.string(), schema)`, but stops after `MAX_ISSUES` issues. */
 export function recordOf<T extends z.ZodType>(schema: T): z.ZodRecord<z.ZodString, T> {
   const def = { type: 'record', keyType: z.string(), valueType: schema }
   return new BoundedRecord(def as never) as unknown as z.ZodRecord<z.ZodString, T>
@@ -44,7 +44,7 @@ const BoundedArray = z.core.$constructor<z.ZodArray, BoundedDef>('BoundedArray',
   const longest = Math.min(...(def.checks ?? []).map((check) => maximumOf(check) ?? Number.POSITIVE_INFINITY))
   schema._zod.parse = (payload, context) => {
     const input: unknown = payload.value
-    // An array that is too long is refused without a look at its elements.
+    // The elements of an array that is too long are not checked.
     if (!Array.isArray(input) || input.length > longest) return parseWhole(payload, context)
     const output: unknown[] = []
     payload.value = output as never
@@ -73,7 +73,7 @@ const BoundedRecord = z.core.$constructor<z.ZodRecord, z.core.$ZodRecordDef>('Bo
       output[key] = result.value
       if (result.issues.length === 0) continue
       payload.issues.push(...z.core.util.prefixIssues(key, result.issues))
-      if (payload.issues.length >= MOST_ISSUES) break
+      if (payload.issues.length >= MAX_ISSUES) break
     }
     return payload
   }

@@ -1,7 +1,7 @@
 import { isLoopbackHost } from './loopback-host.ts'
 
 /**
- * Why a request to a listener on `host` may have been made by a web page of another site; undefined when it was not.
+ * Returns the reason why a request may come from a web page of another site; undefined if it does not.
  * Detects cross-site requests by `Origin` and `Sec-Fetch-Site`. On a loopback listener it also detects DNS rebinding: a
  * page whose own name resolves to this machine sends that name as `Host`. Other listeners accept every `Host`, because the
  * names under which other machines know them are not known here.
@@ -22,7 +22,7 @@ export function whyForeign(headers: Headers, host: string): string | undefined {
   return isOtherSite ? 'the request comes from a page of another site' : undefined
 }
 
-/** Without the port; undefined for text that is not the name of a host. */
+/** Removes the port; undefined for text that is not a host name. */
 function hostnameOf(host: string): string | undefined {
   return /^(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?$/i.exec(host)?.[1]?.toLowerCase()
 }

@@ -2,20 +2,20 @@ import { lookup as systemLookup } from 'node:dns/promises'
 import { isIP, type LookupFunction } from 'node:net'
 import { buildConnector } from 'undici'
 
-/** A connection that was refused before it was made. */
+/** The guard rejected a connection. */
 export class ForbiddenAddress extends Error {}
 
 export interface ConnectGuard {
-  /** Why none of these addresses is connected to; undefined when each may be. An address in a URL comes as its own name. */
+  /** Returns the reason to reject these addresses; undefined to allow them. For an address in a URL, the name is the address. */
   refuse: (hostname: string, port: number, addresses: readonly string[]) => string | undefined
   timeoutMs: number
-  /** All addresses of a name; absent: the resolver of the system. */
+  /** Resolves all addresses of a name; absent: the resolver of the system. */
   resolve?: (hostname: string) => Promise<string[]>
 }
 
 /**
- * A connector for undici that resolves names itself, checks every address, and connects to an address that was checked: a
- * name that resolves to something else a moment later gains nothing. A refused connection fails with `ForbiddenAddress`.
+ * Connector for undici that resolves names itself, checks all addresses, and connects to a checked address, which prevents DNS
+ * rebinding. A rejected connection fails with `ForbiddenAddress`.
  */
 export function guardedConnect({
   refuse,
@@ -36,14 +36,14 @@ export function guardedConnect({
         (error: unknown) => done(error as Error, '', 0),
       )
     }
-    // Node does not look up an address.
+    // Node does not call `lookup` for an address.
     const refusal = isIP(options.hostname) === 0 ? undefined : refuse(options.hostname, port, [options.hostname])
     if (refusal !== undefined) callback(new ForbiddenAddress(refusal), null)
     else buildConnector({ lookup, timeout: timeoutMs })(options, callback)
   }
 }
 
-/** The refusal among the causes of an error. */
+/** Returns the `ForbiddenAddress` among the causes of an error. */
 export function forbiddenIn(error: unknown): ForbiddenAddress | undefined {
   if (error instanceof ForbiddenAddress) return error
   if (error instanceof AggregateError) return error.errors.map(forbiddenIn).find((one) => one !== undefined)

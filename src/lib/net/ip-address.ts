@@ -1,14 +1,14 @@
 import { BlockList, isIP } from 'node:net'
 
 /**
- * What an address leads to. `never`: nothing a trainer listens on, or what answers for the machine itself, such as a
- * cloud's metadata service, which hands out keys to whoever asks.
+ * Class of an address. `never`: addresses that no trainer listens on, and services of the machine itself, such as the metadata
+ * service of a cloud, which returns credentials.
  */
 export type AddressClass = 'public' | 'private' | 'loopback' | 'never'
 
 const PRIVATE = rangesOf(['10.0.0.0/8', '100.64.0.0/10', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'])
 
-/** By the registries of special addresses (RFC 6890 and later), and two metadata services that lie in private ranges. */
+/** From the registries of special addresses (RFC 6890 and later), and two metadata services in private ranges. */
 const NEVER = rangesOf([
   '0.0.0.0/8',
   '169.254.0.0/16',
@@ -27,10 +27,10 @@ const NEVER = rangesOf([
   '2002::/16',
   '3fff::/20',
 ])
-/** The only part of IPv6 that is given out for use between networks. */
+/** The only part of IPv6 that is allocated for global unicast. */
 const GLOBAL_V6 = rangesOf(['2000::/3'])
 
-/** `address` is canonical, see below. */
+/** `address` must be canonical, as `toAddress()` returns it. */
 export function classOf(address: string): AddressClass {
   if (isIP(address) === 4 ? address.startsWith('127.') : address === '::1') return 'loopback'
   if (contains(NEVER, address)) return 'never'
@@ -39,14 +39,14 @@ export function classOf(address: string): AddressClass {
 }
 
 /**
- * One spelling for each address: without brackets, and IPv4 as IPv4 also where it is written inside of IPv6 and the
- * machine, or a translator on the way, would take it out again. Undefined: it is none.
+ * Returns the canonical form of an address: without brackets, and IPv4 addresses that are mapped or translated from IPv6 as
+ * IPv4. Undefined for text that is not an address.
  */
 export function toAddress(text: string): string | undefined {
   const bare = text.replace(/^\[(.*)\]$/, '$1')
   if (isIP(bare) !== 6) return isIP(bare) === 4 ? bare : undefined
   if (bare.includes('%')) return undefined
-  // The URL parser writes an address in the one way that RFC 5952 recommends.
+  // The URL parser writes addresses as RFC 5952 recommends.
   const short = new URL(`http://[${bare}]/`).hostname.slice(1, -1)
   const inside = /^(?:::ffff:|64:ff9b::)([0-9a-f]{1,4}):([0-9a-f]{1,4})$/.exec(short)
   if (inside === null) return short

@@ -58,7 +58,7 @@ describe('a URL', () => {
   })
 })
 
-test('a connection is judged by its address and port', () => {
+test('has() compares address and port of a connection', () => {
   for (const address of ['127.0.0.1', '127.0.0.2', '::1', '::ffff:127.0.0.1', '0.0.0.0', '::', ...interfaces])
     expect(own.has(address.replace(/%.*$/, ''), 8080), address).toBe(true)
   expect(own.has('::ffff:10.1.2.3', 9000)).toBe(true)

@@ -6,31 +6,30 @@ interface Own {
   /** A canonical address, or a name in lower case. */
   host: string
   port: number
-  /** Whether connections to it end at this machine. */
+  /** Whether the address belongs to this machine. */
   isHere: boolean
 }
 
 /**
- * Where the parts of Polar that this process knows listen: server, gateway, control API. A URL that a task chose must not
- * lead there. Any address of this machine counts as an address of a listener on this machine: which of them a listener
- * takes connections on is not looked up.
+ * Listening addresses of Polar itself: server, gateway, control API. URLs that tasks choose must not lead there. Every address
+ * of this machine counts as an address of every listener on this machine.
  */
 export class OwnAddresses {
   readonly #all: Own[] = []
 
-  /** `url`: as the listener is reached, with its port. */
+  /** `url` is that of the listener, with its port. */
   add(url: string): void {
     const { host, port } = placeOf(new URL(url))
     this.#all.push({ host, port, isHere: isHere(host) })
   }
 
-  /** Whether a URL leads to one of them as it is written; a name is not resolved. */
+  /** Whether a URL names one of the listeners; host names are not resolved. */
   hasUrl(url: URL): boolean {
     const { host, port } = placeOf(url)
     return this.#all.some((own) => own.port === port && (own.host === host || (own.isHere && isHere(host))))
   }
 
-  /** Whether a connection to this address and port reaches one of them. */
+  /** Whether a connection to this address and port reaches one of the listeners. */
   has(address: string, port: number): boolean {
     const host = toAddress(address) ?? address
     return this.#all.some((own) => own.port === port && (own.host === host || (own.isHere && isHere(host))))

@@ -16,17 +16,17 @@ export function hashToken(token: string): Buffer {
   return createHash('sha256').update(token).digest()
 }
 
-/** Password first: it is the usual place. A password may contain a colon, a user may not (RFC 7617). */
+/** Password first, then user. A password may contain a colon, a user may not (RFC 7617). */
 function credentialsOf(base64: string): string[] {
   const text = Buffer.from(base64, 'base64').toString()
   const colon = text.indexOf(':')
   return colon === -1 ? [text] : [text.slice(colon + 1), text.slice(0, colon)]
 }
 
-const LEAST_TOKEN_LENGTH = 16
+const MIN_TOKEN_LENGTH = 16
 
-/** What makes a text unusable as a token; undefined when it is usable. */
+/** Returns the reason why a text is not a valid token; undefined for a valid token. */
 export function tokenProblem(token: string): string | undefined {
-  if (token.length < LEAST_TOKEN_LENGTH) return `is shorter than ${LEAST_TOKEN_LENGTH} characters`
+  if (token.length < MIN_TOKEN_LENGTH) return `is shorter than ${MIN_TOKEN_LENGTH} characters`
   return /^[\x21-\x7e]*$/.test(token) ? undefined : 'has characters that cannot be sent in a header'
 }

@@ -20,7 +20,7 @@ const anyMessage = fc.record(
 )
 
 describe('SseParser', () => {
-  test('gives the same messages however the bytes are cut, with any line end', () => {
+  test('returns the same messages for any division into chunks and any line end', () => {
     fc.assert(
       fc.property(
         fc.array(anyMessage),
@@ -37,17 +37,17 @@ describe('SseParser', () => {
     )
   })
 
-  test('drops an event that no empty line ended, and a byte order mark', () => {
+  test('drops an event without a final empty line, and a byte order mark', () => {
     const bytes = new TextEncoder().encode('\uFEFFdata: one\n\ndata: two\n')
     expect(parseAll([bytes])).toEqual([{ data: 'one' }])
   })
 
-  test('takes a field without colon or space, and ignores unknown fields', () => {
+  test('accepts a field without colon or space, and ignores unknown fields', () => {
     const bytes = new TextEncoder().encode('data\n\ndata:x\nid: 7\nretry: 1\nfoo: bar\n\n')
     expect(parseAll([bytes])).toEqual([{ data: '' }, { data: 'x', id: '7' }])
   })
 
-  test('refuses an event that never ends', () => {
+  test('rejects an event that exceeds the size limit', () => {
     const parser = new SseParser({ maxEventChars: 100 })
     expect(() => {
       for (let i = 0; i < 20; i++) parser.push(new TextEncoder().encode('data: 0123456789\n'))

@@ -1,4 +1,4 @@
-/** One server-sent event. `event` is absent for the default type, `id` when this message did not bring one. */
+/** A server-sent event. `event` is absent for the default type, `id` if the event has none. */
 export interface SseMessage {
   event?: string
   id?: string
@@ -6,8 +6,8 @@ export interface SseMessage {
 }
 
 /**
- * Incremental parser of a `text/event-stream`. The same bytes give the same messages however they were cut on their way
- * here. As the standard asks, an event that was not ended by an empty line is dropped.
+ * Incremental parser of a `text/event-stream`. The result does not depend on how the bytes are divided into chunks. As the
+ * standard requires, an event without a final empty line is dropped.
  */
 export class SseParser {
   readonly #decoder = new TextDecoder()
@@ -29,7 +29,7 @@ export class SseParser {
     const added = this.#decoder.decode(bytes, { stream: true })
     const mayHaveCr = added.includes('\r')
     const text = this.#pending + added
-    // `#pending` has no line end. To search it again with every piece of a long line would take quadratic time.
+    // `#pending` has no line end. Searching it again for every chunk of a long line would take quadratic time.
     if (!mayHaveCr && !added.includes('\n')) {
       if (added !== '') this.#skipLineFeed = false
       this.#keep(text)
@@ -88,7 +88,7 @@ export class SseParser {
   }
 }
 
-/** One event as bytes on the wire. */
+/** Formats an event for the wire. */
 export function formatSse(data: string, event?: string): string {
   const body = data.includes('\n') ? data.replaceAll('\n', '\ndata: ') : data
   return event === undefined ? `data: ${body}\n\n` : `event: ${event}\ndata: ${body}\n\n`

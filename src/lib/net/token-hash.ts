@@ -1,12 +1,12 @@
 /**
- * A running hash of token ids: two independent polynomials modulo 2^32. Equal sequences have equal hashes; whoever finds
- * equal hashes still has to compare, since unequal sequences may share one.
+ * Rolling hash of token ids: two independent polynomials modulo 2^32. Different sequences may have equal hashes, so callers
+ * must compare the ids.
  */
 export class TokenHash {
   #a = 0x2545f491
   #b = 0x1b873593
 
-  /** Takes in `ids[from..to)`. */
+  /** Adds `ids[from..to)`. */
   add(ids: Int32Array, from: number, to: number): void {
     let a = this.#a
     let b = this.#b
@@ -19,7 +19,7 @@ export class TokenHash {
     this.#b = b
   }
 
-  /** 53 bits of it, as a key for a Map. */
+  /** 53 bits of the hash, as a key for a Map. */
   key(): number {
     return (this.#a >>> 0) * 0x20_0000 + (this.#b >>> 11)
   }
@@ -32,7 +32,7 @@ export class TokenHash {
   }
 }
 
-/** Whether `ids` begins with `first`, from position `at` on. */
+/** Whether `ids` has `first` at position `at`. */
 export function hasIdsAt(ids: Int32Array, at: number, first: Int32Array): boolean {
   if (ids.length - at < first.length) return false
   return bytesOf(ids).compare(bytesOf(first), 0, first.length * 4, at * 4, (at + first.length) * 4) === 0

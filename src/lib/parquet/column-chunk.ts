@@ -7,7 +7,7 @@ const PLAIN = { i32: 0 }
 const RLE = { i32: 3 }
 const ZSTD = { i32: 6 }
 
-/** The values of one stored column in one row group, as bytes from the moment they are added. */
+/** Values of one stored column in one row group. They are encoded when they are added. */
 export class ColumnChunk {
   readonly #leaf: Leaf
   readonly #repetitions: Levels
@@ -15,7 +15,7 @@ export class ColumnChunk {
   readonly #maxDefinition: number
   readonly #encode: (values: ArrayLike<unknown>) => Uint8Array
   readonly #values: Uint8Array[] = []
-  /** Single values, kept until there are enough of them to be worth an array. */
+  /** Single values, collected until they fill an array. */
   #loose: unknown[] = []
   #count = 0
   #bytes = 0
@@ -34,12 +34,12 @@ export class ColumnChunk {
     this.#visit(row, 0, { repetition: 0, definition: 0, depth: 0 })
   }
 
-  /** About how much it holds. */
+  /** Approximate number of bytes. */
   get byteLength(): number {
     return this.#bytes + this.#repetitions.size + this.#definitions.size
   }
 
-  /** As it stands in the file from `offset` on, and what the footer says of it. */
+  /** Returns the bytes of the chunk at `offset` of the file, and its metadata for the footer. */
   finish(offset: number): { bytes: Buffer[]; metadata: ThriftValue; length: number; rawLength: number } {
     this.#pack()
     const body = Buffer.concat([this.#repetitions.encode(), this.#definitions.encode(), ...this.#values])
@@ -84,7 +84,7 @@ export class ColumnChunk {
     return { bytes: [header, data], metadata, length, rawLength }
   }
 
-  /** Dremel's way: each value with how deep it repeats, and how deep it is there at all. */
+  /** Dremel encoding: each value with its repetition level and its definition level. */
   #visit(value: unknown, step: number, at: { repetition: number; definition: number; depth: number }): void {
     const next = this.#leaf.steps[step]
     if (next === undefined) return this.#push(value, at)
@@ -115,7 +115,7 @@ export class ColumnChunk {
     this.#skip(at)
     this.#loose.push(value)
     this.#bytes += typeof value === 'string' ? value.length + 4 : 8
-    // A multiple of eight, since so many booleans share a byte.
+    // A multiple of eight, because eight booleans share a byte.
     if (this.#leaf.type === 'string' || this.#loose.length >= 4096) this.#pack()
   }
 

@@ -1,6 +1,6 @@
 import { writeVarint } from './thrift.ts'
 
-/** Small numbers in runs: the depth at which each value of a column repeats or ends. */
+/** Run-length encoder of repetition and definition levels. */
 export class Levels {
   readonly #bitWidth: number
   readonly #bytes: number[] = []
@@ -17,7 +17,7 @@ export class Levels {
     this.#count += count
   }
 
-  /** With its length in front; empty for a column that has only one level. */
+  /** Prefixed by its length; empty for a column with only one level. */
   encode(): Buffer {
     if (this.#bitWidth === 0) return Buffer.alloc(0)
     this.#endRun()

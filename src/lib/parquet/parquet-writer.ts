@@ -3,20 +3,20 @@ import { ColumnChunk } from './column-chunk.ts'
 import { leavesOf, schemaElements, type ParquetColumns } from './schema.ts'
 import { encodeThrift, type ThriftValue } from './thrift.ts'
 
-/** One Parquet file, handed out piece by piece; holds one row group. */
+/** Writer of a Parquet file, which it returns piece by piece. Holds one row group in memory. */
 export interface ParquetWriter {
   /**
-   * One row, by column name; what is missing is null. A list of numbers is best given as a typed array: its memory is used
-   * as it is and must not change any more.
+   * Adds a row by column names; missing columns are null. Typed arrays are the fastest lists of numbers: they are not copied,
+   * and must not change afterwards.
    */
   add(row: Readonly<Record<string, unknown>>): Iterable<Uint8Array>
   end(): Iterable<Uint8Array>
 }
 
 interface ParquetOptions {
-  /** About how many bytes of values make a row group. */
+  /** Approximate bytes of a row group. */
   rowGroupBytes?: number
-  /** Stands in the footer. */
+  /** Recorded in the footer. */
   metadata?: Readonly<Record<string, string>>
   createdBy?: string
 }
@@ -24,11 +24,11 @@ interface ParquetOptions {
 const MAGIC = Buffer.from('PAR1')
 
 /**
- * Plain encoding, zstd, one page a column: what every reader knows, and numbers go from a typed array to the file without
- * ever being a JavaScript list. https://parquet.apache.org/docs/file-format/
+ * Uses plain encoding, zstd and one page per column, which every reader supports; numbers of typed arrays are written without
+ * conversion. https://parquet.apache.org/docs/file-format/
  */
 export function createParquetWriter(columns: ParquetColumns, options: ParquetOptions = {}): ParquetWriter {
-  if (endianness() !== 'LE') throw new Error('Parquet is written from memory as it lies; this machine is big-endian.')
+  if (endianness() !== 'LE') throw new Error('The Parquet writer supports only little-endian machines.')
   const { rowGroupBytes = 8 * 2 ** 20, metadata = {}, createdBy = 'polar' } = options
   const leaves = leavesOf(columns)
   const rowGroups: ThriftValue[] = []

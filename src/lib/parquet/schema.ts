@@ -6,15 +6,15 @@ export type Primitive = 'string' | 'boolean' | 'int32' | 'uint8' | 'int64' | 'fl
 export type ParquetType = Primitive | { list: ParquetType } | { struct: ParquetColumns }
 export type ParquetColumns = { readonly [name: string]: ParquetType }
 
-/** A column as it is stored: the way down to one primitive. */
+/** A stored column: the path to one primitive. */
 export interface Leaf {
   type: Primitive
-  /** Names from the top, those of the list wrappers included. */
+  /** Names from the root, including those of list wrappers. */
   path: readonly string[]
   steps: readonly Step[]
 }
 
-/** `field`: take it from a struct. `list`: go into each element. */
+/** `field`: read a field of a struct. `list`: read each element. */
 export type Step = { field: string } | 'list'
 
 export function leavesOf(columns: ParquetColumns): Leaf[] {
@@ -29,7 +29,7 @@ function leavesBelow(type: ParquetType, path: readonly string[], steps: readonly
   )
 }
 
-/** How a primitive is stored, and as what it is to be read. */
+/** Physical and logical type of a primitive. */
 export const physicalTypes: Record<Primitive, { physical: number; converted?: number }> = {
   string: { physical: 6, converted: 0 },
   boolean: { physical: 0 },
@@ -44,7 +44,7 @@ const OPTIONAL = { i32: 1 }
 const REPEATED = { i32: 2 }
 const LIST = { i32: 3 }
 
-/** Depth first, as the file's footer lists them. */
+/** Lists the columns depth first, in the order of the footer. */
 export function schemaElements(columns: ParquetColumns): ThriftValue[] {
   const root = { struct: [[4, { text: 'schema' }] as const, [5, { i32: Object.keys(columns).length }] as const] }
   return [root, ...Object.entries(columns).flatMap(([name, type]) => elementsOf(name, type))]

@@ -1,11 +1,11 @@
-/** A value of Thrift's compact protocol, as far as Parquet's headers need it. */
+/** A value of Thrift's compact protocol; only the types that Parquet headers use. */
 export type ThriftValue =
   | { i32: number }
   | { i64: number }
   | { text: string }
-  /** Elements of one kind. */
+  /** Elements of one type. */
   | { list: readonly ThriftValue[] }
-  /** Fields by their number, in growing order; undefined ones are left out. */
+  /** Fields by number, in ascending order; undefined fields are skipped. */
   | { struct: readonly (readonly [id: number, value: ThriftValue | undefined])[] }
 
 /** https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md */
@@ -27,7 +27,7 @@ function writeStruct(out: number[], fields: readonly (readonly [id: number, valu
   let last = 0
   for (const [id, value] of fields) {
     if (value === undefined) continue
-    // The difference fits in four bits: no structure of Parquet's skips 15 fields.
+    // The difference fits in four bits: no Parquet structure skips 15 fields.
     out.push(((id - last) << 4) | typeCode(value))
     writeValue(out, value)
     last = id
@@ -59,7 +59,7 @@ function typeCode(value: ThriftValue): number {
   return 'list' in value ? 9 : 12
 }
 
-/** Our numbers are counts and offsets: never negative, below 2^52. */
+/** The numbers are counts and offsets: never negative, below 2^52. */
 function writeZigzag(out: number[], value: number): void {
   writeVarint(out, value * 2)
 }

@@ -1,16 +1,16 @@
 import { open, type FileHandle } from 'node:fs/promises'
 
-/** What a Linux program wants to find on the machine it runs on. */
+/** What a Linux program requires of its machine. */
 export interface ElfNeeds {
-  /** The loader, `/lib64/ld-linux-x86-64.so.2` or the like; absent in a static program or a library. */
+  /** Loader, such as `/lib64/ld-linux-x86-64.so.2`; absent in a static program or a library. */
   interpreter?: string
-  /** Libraries by name. */
+  /** Names of libraries. */
   libraries: string[]
-  /** Newest version of glibc that something in it was made for; absent without glibc. */
+  /** Required version of glibc; absent without glibc. */
   glibc?: string
 }
 
-/** Undefined for what is no 64-bit little-endian ELF file. */
+/** Undefined for a file that is not a 64-bit little-endian ELF file. */
 export async function readElfNeeds(path: string): Promise<ElfNeeds | undefined> {
   await using file = await open(path)
   const header = await readAt(file, 0, 64)
@@ -72,7 +72,7 @@ function stringAt(strings: Buffer, at: number): string {
   return strings.toString('latin1', at, strings.indexOf(0, at))
 }
 
-/** Versions that symbols are bound to lie among the names. */
+/** The string table has the versions that symbols are bound to. */
 function newestGlibc(strings: string): string | undefined {
   const versions = [...strings.matchAll(/\0GLIBC_(\d+)\.(\d+)/g)].map(([, major, minor]) => [
     Number(major),

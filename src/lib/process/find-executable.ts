@@ -1,7 +1,7 @@
 import { access, constants, stat } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
 
-/** Absolute path of an executable file in the folders of a PATH; undefined when there is none. */
+/** Returns the absolute path of an executable file in the folders of a PATH; undefined if there is none. */
 export async function findExecutable(name: string, path: string): Promise<string | undefined> {
   for (const folder of path.split(delimiter)) {
     if (!folder.startsWith('/')) continue

@@ -25,7 +25,7 @@ function load(path: string, allowed: readonly string[]): ReturnType<typeof loadE
   return loadExport(path, { ...expectation, allowed })
 }
 
-test('gives what an allowed module exports, also by a link to it', async () => {
+test('loads the export of an allowed module, also by a link', async () => {
   const path = await moduleOf('good.mts', "export const thing: object = { name: 'good', make() {} }")
   await symlink(path, join(dir, 'link.mts'))
   expect(await load(path, [path])).toMatchObject({ value: { name: 'good' } })
@@ -33,7 +33,7 @@ test('gives what an allowed module exports, also by a link to it', async () => {
   expect(await load(path, await allowModules([join(dir, 'link.mts')]))).toMatchObject({ value: { name: 'good' } })
 })
 
-test('a link that is changed after it was allowed runs nothing new, nor does one of its folders', async () => {
+test('a link that changes after it was allowed loads no other module, nor does a changed link of a folder', async () => {
   const good = await moduleOf('first.mjs', "export const thing = { name: 'first', make() {} }")
   const evil = await moduleOf('second.mjs', 'globalThis.evilRan = true; export const thing = {}')
   const link = join(dir, 'current.mjs')
@@ -63,7 +63,7 @@ test.each([
   ['shape', undefined, "export const thing = { name: '' }", 'lacks name, a string, a function make().'],
   ['null', undefined, 'export const thing = null', 'lacks everything: it is null.'],
   ['throws', undefined, "throw new Error('on purpose')", 'cannot be loaded: on purpose.'],
-])('says what is wrong with a module that is %s', async (name, path, source, problem) => {
+])('reports the problem of a module that is %s', async (name, path, source, problem) => {
   const where = path ?? (await moduleOf(`${name}.mjs`, source))
   expect(await load(where, [where])).toMatchObject({ problem: expect.stringContaining(problem) })
 })

@@ -4,13 +4,13 @@ import { pathToFileURL } from 'node:url'
 import { errnoOf } from '../fs/errno.ts'
 
 export interface ModuleExpectation {
-  /** What the module is for, as a message begins: `Builder`. */
+  /** Kind of the module, with which messages begin: `Builder`. */
   what: string
-  /** What it must export. */
+  /** Name of the required export. */
   name: string
-  /** What an exported value lacks, in words; empty when it is what is wanted. */
+  /** Describes what an exported value lacks; empty for a valid value. */
   lacks: (value: unknown) => readonly string[]
-  /** Real paths of the modules whose code is trusted, as `allowModules` gives them. */
+  /** Real paths of the allowed modules, from `allowModules()`. */
   allowed: readonly string[]
 }
 
@@ -21,8 +21,8 @@ export interface ModuleProblem {
 }
 
 /**
- * What a module of the user's exports under a name. A module may do anything this process may, so nothing of it runs unless
- * its real path was allowed beforehand: a link to it will do, but a link cannot put other code in its place.
+ * Loads an export of a user's module. A module has all permissions of this process, so it is loaded only if its real path is
+ * allowed: a link to an allowed module works, but a link cannot replace its code.
  */
 export async function loadExport(
   path: string,
@@ -56,8 +56,8 @@ function exportsOf(exported: Readonly<Record<string, unknown>>): string {
 }
 
 /**
- * Where those paths lead now. Made once, when the list is read: a link that is changed later allows nothing new. One that
- * leads nowhere stays as it is, and allows nothing.
+ * Resolves the paths of allowed modules once, when the list is read, so that a link that changes later allows nothing new. A
+ * path that does not exist is kept and allows nothing.
  */
 export async function allowModules(paths: readonly string[]): Promise<string[]> {
   return Promise.all(paths.map(async (path) => (await realPath(path)) ?? path))
@@ -74,7 +74,7 @@ async function realPath(path: string): Promise<string | undefined> {
 
 type FieldType = 'string' | 'function' | 'object' | 'boolean'
 
-/** For `lacks`: which fields of a value are missing or of another type, by name. */
+/** For `lacks`: names the fields of a value that are missing or have another type. */
 export function lacksFields(value: unknown, fields: Readonly<Record<string, FieldType>>): string[] {
   if (typeof value !== 'object' || value === null)
     return [`everything: it is ${value === null ? 'null' : typeof value}`]

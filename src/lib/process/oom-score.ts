@@ -18,7 +18,7 @@ export function protectFromOutOfMemory(file = SCORE_FILE): boolean {
   }
 }
 
-/** What `protectFromOutOfMemory` would return, found without changing this process. `proc`: the folder of a process. */
+/** Returns what `protectFromOutOfMemory` would return, without changing this process. `proc` is the folder of a process. */
 export function mayProtectFromOutOfMemory(proc = '/proc/self'): boolean {
   try {
     const file = join(proc, 'oom_score_adj')

@@ -1,10 +1,10 @@
 import { spawn } from 'node:child_process'
 
 export interface ProgramResult {
-  /** As shells report it; 127 when the program could not be started. */
+  /** Exit code as in a shell; 127 if the program cannot be started. */
   exitCode: number
   stdout: string
-  /** With the reason, when the program could not be started. */
+  /** The reason, if the program cannot be started. */
   stderr: string
 }
 
@@ -14,7 +14,7 @@ export interface ProgramOptions {
   signal?: AbortSignal
 }
 
-/** Runs a program that needs no input to its end, and gives what it printed. */
+/** Runs a program without input, and returns its output. */
 export function runProgram(
   [file, ...args]: readonly [string, ...string[]],
   { cwd, env, signal }: ProgramOptions,

@@ -1,4 +1,4 @@
-/** A text as one word of a POSIX shell's. */
+/** Quotes a text as one word for a POSIX shell. */
 export function shellWord(text: string): string {
   return `'${text.replaceAll("'", String.raw`'\''`)}'`
 }

@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import { appendFile, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import * as z from 'zod'
+import { parseJson } from '../../lib/json/json-text.ts'
 import { errnoOf } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
@@ -119,7 +120,9 @@ export class SessionFolder {
   /** The attempt of the stored session spec; 0 if it cannot be read. */
   async #attempt(): Promise<number> {
     const text = await readIfExists(join(this.path, ORDER))
-    const parsed = SessionOrder.pick({ attempt: true }).strip().safeParse(parseOrUndefined(text))
+    const parsed = SessionOrder.pick({ attempt: true })
+      .strip()
+      .safeParse(parseJson(text ?? ''))
     return parsed.success ? parsed.data.attempt : 0
   }
 
@@ -196,14 +199,6 @@ export class SessionFolder {
       await file.close()
     }
     await rename(draft, join(this.path, name))
-  }
-}
-
-function parseOrUndefined(text: string | undefined): unknown {
-  try {
-    return text === undefined ? undefined : JSON.parse(text)
-  } catch {
-    return undefined
   }
 }
 

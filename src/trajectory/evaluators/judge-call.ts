@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { parseJson } from '../../lib/json/json-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { describeIssues } from '../grading/describe-issues.ts'
 import { shownUrl, postJson, type JsonAnswer, type JsonPost } from '../grading/post-json.ts'
@@ -146,12 +147,4 @@ function readVerdict(content: string, schema: z.ZodType<Verdict>): { verdict: Ve
   if (value === undefined) return { problem: 'it is not JSON' }
   const parsed = schema.safeParse(value)
   return parsed.success ? { verdict: parsed.data } : { problem: describeIssues(parsed.error) }
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

@@ -8,6 +8,7 @@ import {
   type ChatMessage,
   type ChatPart,
 } from '../../model/chat-message.ts'
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import type { SampleCall } from '../../model/sample.ts'
 import type { SampleMessage } from '../../model/sample-facts.ts'
 import type { CallNode } from '../graph/call-graph.ts'
@@ -239,22 +240,13 @@ function callExtra(call: SampleCall): Wire {
  * text.
  */
 function toToolCall(call: ChatCall): { tool_call_id: string } & Wire {
-  const parsed = parseObject(call.arguments)
+  const parsed = parseJsonObject(call.arguments)
   const isSame = parsed !== undefined && JSON.stringify(parsed) === call.arguments
   return {
     tool_call_id: call.id,
     function_name: call.name,
     arguments: parsed ?? {},
     ...(isSame ? {} : { extra: { arguments_text: call.arguments } }),
-  }
-}
-
-function parseObject(text: string): Wire | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Wire) : undefined
-  } catch {
-    return undefined
   }
 }
 

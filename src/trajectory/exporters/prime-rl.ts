@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import type { Plug } from '../../lib/plug.ts'
 import type { Sample, SampleCall } from '../../model/sample.ts'
 import { lacksLogprob, logprobsOrZero } from '../../model/sample-facts.ts'
@@ -102,16 +103,8 @@ function temperatureReader({ built }: ScoredSession, config: Config): Temperatur
 /** For records of earlier versions, which do not contain the parameters sent to the engine. */
 function sentTemperature({ forced, request }: Turn): number | undefined {
   if (typeof forced['temperature'] === 'number') return forced['temperature']
-  const body = parseBody(request)
+  const body = parseJsonObject(request) ?? {}
   // Google's API nests the temperature in `generationConfig`; the other three APIs have it at the top level.
   const asked = body['temperature'] ?? (body['generationConfig'] as { temperature?: unknown } | null)?.temperature
   return typeof asked === 'number' ? asked : undefined
-}
-
-function parseBody(request: string): Record<string, unknown> {
-  try {
-    return (JSON.parse(request) ?? {}) as Record<string, unknown>
-  } catch {
-    return {}
-  }
 }

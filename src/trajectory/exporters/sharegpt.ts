@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import type { Plug } from '../../lib/plug.ts'
 import {
   chatCalls,
@@ -129,15 +130,6 @@ function toAnswer(message: ChatMessage, { reasoning: how }: Config): Entry | und
  * the call, which does not change the JSON value.
  */
 function toCallJson({ name, arguments: given }: ChatCall): string {
-  const json = `{"name": ${JSON.stringify(name)}, "arguments": ${isJsonObject(given) ? given : JSON.stringify(given)}}`
+  const json = `{"name": ${JSON.stringify(name)}, "arguments": ${parseJsonObject(given) !== undefined ? given : JSON.stringify(given)}}`
   return json.replace(/<(?=\/?(?:tool_call|think)>)/g, '\\u003c')
-}
-
-function isJsonObject(text: string): boolean {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value)
-  } catch {
-    return false
-  }
 }

@@ -1,3 +1,4 @@
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import { matchesGlobs } from './globs.ts'
 import { SHADOWED_MODULES } from './protected-files.ts'
 
@@ -172,7 +173,7 @@ const RUNNER_KEYS = [
 
 /** Returns the agent's package.json with the base's runner keys. Undefined if either text is not a JSON object. */
 export function mergePackageJson(base: string, agents: string): string | undefined {
-  const [from, to] = [toObject(base), toObject(agents)]
+  const [from, to] = [parseJsonObject(base), parseJsonObject(agents)]
   if (from === undefined || to === undefined) return undefined
   for (const key of RUNNER_KEYS) {
     if (Object.hasOwn(from, key)) to[key] = from[key]
@@ -180,15 +181,4 @@ export function mergePackageJson(base: string, agents: string): string | undefin
   }
   // Serialized again, so that every parser reads a duplicate key in the same way.
   return `${JSON.stringify(to, undefined, 2)}\n`
-}
-
-function toObject(text: string): Record<string, unknown> | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value)
-      ? (value as Record<string, unknown>)
-      : undefined
-  } catch {
-    return undefined
-  }
 }

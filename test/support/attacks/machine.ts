@@ -177,7 +177,7 @@ export const machineAttacks: readonly Attack[] = [
       })
       expectGraded(session)
       const out = join(range.stack.dir, 'sessions')
-      const shown = spawnSync(process.execPath, [CLI, 'show', session.outcome.sessionId, '--out', out, '--full'], {
+      const shown = spawnSync(process.execPath, [CLI, 'show', session.outcome.sessionId, '--from', out, '--full'], {
         encoding: 'utf8',
       })
       expect(shown.stdout).toContain('forged line')

@@ -1,7 +1,7 @@
 import type { Readable } from 'node:stream'
 import type { Dispatcher } from 'undici'
 import * as z from 'zod'
-import { parseJson, parseObject } from '../../../lib/json/json-text.ts'
+import { parseJson, parseJsonObject } from '../../../lib/json/json-text.ts'
 import { SseParser } from '../../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../../model/failure.ts'
 import type { ToolCallDelta } from '../../../model/stream-event.ts'
@@ -97,7 +97,7 @@ export async function readJsonObject(response: Dispatcher.ResponseData): Promise
 }
 
 function toJsonObject(text: string): WireFields {
-  const value = parseObject(text)
+  const value = parseJsonObject(text)
   if (value === undefined) throw noCompletion()
   return value
 }

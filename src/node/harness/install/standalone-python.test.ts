@@ -34,7 +34,7 @@ test.each([
     { status: 404, body: Buffer.from('none') },
     /could not be downloaded from http:\/\/127\.0\.0\.1:\d+\/github.*answered 404/,
   ],
-  [{ status: 200, body: Buffer.from('a page of a login, not an archive') }, /no ZIP archive/],
+  [{ status: 200, body: Buffer.from('a page of a login, not an archive') }, /Not a ZIP archive/],
   [{ status: 200, body: EMPTY_ARCHIVE }, /the checksum of .* is h1:/],
 ])('fetchStandalonePython() rejects a wrong download and removes its files', async (given, message) => {
   answer = given

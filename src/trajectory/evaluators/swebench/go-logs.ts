@@ -1,3 +1,4 @@
+import { parseJson } from '../../../lib/json/json-text.ts'
 import { FAILED, PASSED, SKIPPED, strip, type Finding, type LogParser } from './log.ts'
 
 const BY_WORD: Readonly<Record<string, string>> = { PASS: PASSED, FAIL: FAILED, SKIP: SKIPPED }
@@ -15,15 +16,7 @@ export const parseGo: LogParser = (log) =>
 export const parseGoJson: LogParser = (log) =>
   log.split('\n').flatMap((line): Finding[] => {
     if (!line.startsWith('{')) return []
-    const event = toEvent(line)
+    const event = parseJson(line) as { Action?: unknown; Test?: unknown } | undefined
     const status = BY_WORD[String(event?.Action).toUpperCase()]
     return status === undefined || typeof event?.Test !== 'string' ? [] : [[event.Test, status]]
   })
-
-function toEvent(line: string): { Action?: unknown; Test?: unknown } | undefined {
-  try {
-    return JSON.parse(line) as { Action?: unknown; Test?: unknown }
-  } catch {
-    return undefined
-  }
-}

@@ -1,4 +1,5 @@
 import { countLeading } from '../../../lib/collections/count-leading.ts'
+import { parseJson } from '../../../lib/json/json-text.ts'
 import type { CallNode } from '../call-graph.ts'
 import type { WorkLimit } from '../work-limit.ts'
 
@@ -69,7 +70,7 @@ export class ToolTexts {
 /** Returns all texts in the arguments of a tool call. */
 export function stringsIn(args: string): string[] {
   const found: string[] = []
-  const open: unknown[] = [parsed(args)]
+  const open: unknown[] = [parseJson(args)]
   for (let value = open.pop(); open.length > 0 || value !== undefined; value = open.pop()) {
     if (typeof value === 'string') {
       if (value.trim().length >= SHORTEST_TEXT) found.push(value.trim())
@@ -78,12 +79,4 @@ export function stringsIn(args: string): string[] {
     }
   }
   return found
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown
-  } catch {
-    return undefined
-  }
 }
