@@ -69,7 +69,7 @@ export default defineConfig({
           name: 'e2e',
           include: ['test/e2e/**/*.test.ts'],
           // These tests wait for processes and timers half of the time.
-          maxWorkers: availableParallelism() + 1,
+          maxWorkers: availableParallelism() + 2,
           maxConcurrency: 3,
           testTimeout: 180_000,
           hookTimeout: 180_000,
