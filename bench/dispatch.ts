@@ -10,7 +10,7 @@ import { openChanges } from '../src/store/dispatch/internal/changes.ts'
 import { putNode } from '../src/store/dispatch/commands/nodes.ts'
 import { putQuota } from '../src/store/dispatch/commands/put-quota.ts'
 import { WORK_CHANNEL } from '../src/store/dispatch/internal/work-channel.ts'
-import { DispatchDesk, makeOutcome, makeRegistration, makeTask, toLease } from '../test/support/dispatch-desk.ts'
+import { DispatchDriver, makeOutcome, makeRegistration, makeTask, toLease } from '../test/support/dispatch-driver.ts'
 import { startPostgres, whyNoPostgres } from '../test/support/postgres.ts'
 import type { BenchOptions } from './run.ts'
 import { readHeldMemory } from './support/memory.ts'
@@ -137,7 +137,7 @@ function stillClock(): { monotonic: () => number; leaseMs: number } {
 }
 
 async function clear(database: Database): Promise<void> {
-  await new DispatchDesk(database).clear()
+  await new DispatchDriver(database).clear()
   for (let i = 0; i < NODES; i += 1) {
     await putNode(database.db, { registration: makeRegistration(`n${i}`), labels: [] }, Date.now())
   }

@@ -132,7 +132,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     member === undefined || member === 'all'
       ? undefined
       : await openHostGate({ access: member, defaultRuntime: runtime, modules })
-  const warmth = new WarmImages()
+  const warmImages = new WarmImages()
   const settings: BuildSettings = { sessions: sessionsFolder(dir), modules }
   const program = new URL(`./build-process${extname(import.meta.url)}`, import.meta.url)
   const builds = owned.use(new BuildProcesses({ program, settings, clock }))
@@ -166,7 +166,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       host: gate,
       recovery: member === undefined ? 'again' : 'report',
       progressOf: (sessionId) => gateway.progressOf(sessionId),
-      onPrepared: ({ task }) => warmth.add(task),
+      onPrepared: ({ task }) => warmImages.add(task),
       clock,
       outputBytes: choice.artifacts.fileMb * 1024 * 1024,
       ...(usualMemory === 0 ? {} : { defaultMemoryMb: usualMemory }),
@@ -190,7 +190,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     runtimes: opened,
     runtime,
     labels,
-    affinity: () => warmth.keys(),
+    affinity: () => warmImages.keys(),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
 }

@@ -9,7 +9,7 @@ import { afterAll, describe, expect, test } from 'vitest'
 import { type Database, openDatabase } from '../../src/store/database.ts'
 import { copyDatabase } from '../support/database-template.ts'
 import { auditBooks } from '../support/dispatch-books.ts'
-import { DispatchDesk } from '../support/dispatch-desk.ts'
+import { DispatchDriver } from '../support/dispatch-driver.ts'
 import { startPostgres, whyNoPostgres } from '../support/postgres.ts'
 
 const server = join(import.meta.dirname, '../support/dispatch-process.ts')
@@ -57,11 +57,11 @@ async function stopsEarly(database: Database, sessionId: string): Promise<boolea
 
 /** Whatever was left open comes to its end, and the books are right. */
 async function finish(database: Database): Promise<void> {
-  const desk = new DispatchDesk(database)
-  await desk.pass(3 * desk.leaseMs)
-  for (let leases = await desk.take(50); leases.length > 0; leases = await desk.take(50)) {
+  const driver = new DispatchDriver(database)
+  await driver.pass(3 * driver.leaseMs)
+  for (let leases = await driver.take(50); leases.length > 0; leases = await driver.take(50)) {
     for (const lease of leases) {
-      const answer = await desk.end(lease)
+      const answer = await driver.end(lease)
       // One of its task may have been enough for that to stop early.
       const isWanted = answer.kind === 'accepted' || (await stopsEarly(database, lease.sessionId))
       expect([answer, isWanted]).toEqual([answer, true])
@@ -118,16 +118,16 @@ describe('on PostgreSQL', () => {
   test('the database itself crashes: what was answered is there, and the servers go on', async () => {
     await using postgres = await startPostgres({ fsync: true })
     await using database = await openDatabase({ url: await postgres.createDatabase('crashing') })
-    const desk = new DispatchDesk(database)
-    await desk.submit('t', 200)
-    const leases = await desk.take(200)
-    const answers = Promise.allSettled(leases.map((lease) => desk.end(lease)))
-    await desk.end(leases[0]!).catch(() => undefined)
+    const driver = new DispatchDriver(database)
+    await driver.submit('t', 200)
+    const leases = await driver.take(200)
+    const answers = Promise.allSettled(leases.map((lease) => driver.end(lease)))
+    await driver.end(leases[0]!).catch(() => undefined)
     await postgres.crash()
     const settled = await answers
     expect(await auditBooks(database)).toEqual([])
     for (const [i, lease] of leases.entries()) {
-      const again = await desk.end(lease)
+      const again = await driver.end(lease)
       // Unanswered, it may have been accepted all the same; answered, it must have been.
       if (settled[i]?.status === 'fulfilled') expect(again.kind).toBe('duplicate')
       else expect(['accepted', 'duplicate']).toContain(again.kind)
@@ -151,7 +151,7 @@ describe('on PostgreSQL', () => {
     const url = await postgres.createDatabase('events')
     await using database = await openDatabase({ url })
     await using other = await openDatabase({ url })
-    const desks = [new DispatchDesk(database), new DispatchDesk(other)]
+    const desks = [new DispatchDriver(database), new DispatchDriver(other)]
     const { readEvents } = await import('../../src/store/dispatch/queries/events.ts')
     let isDone = false
     const reading = (async () => {
@@ -165,11 +165,11 @@ describe('on PostgreSQL', () => {
       }
     })()
     await Promise.all(
-      desks.flatMap((desk, d) =>
+      desks.flatMap((driver, d) =>
         Array.from({ length: 8 }, async (_, worker) => {
           for (let i = 0; i < 15; i += 1) {
-            await desk.submit(`t-${d}-${worker}-${i}`, 2)
-            for (const lease of await desk.take(2)) await desk.end(lease)
+            await driver.submit(`t-${d}-${worker}-${i}`, 2)
+            for (const lease of await driver.take(2)) await driver.end(lease)
           }
         }),
       ),

@@ -1,28 +1,28 @@
 /** A server that works until it is killed: submits, leases, loses, cancels and accepts, and says what it was told. */
 import { openDatabase } from '../../src/store/database.ts'
-import { DispatchDesk } from './dispatch-desk.ts'
+import { DispatchDriver } from './dispatch-driver.ts'
 
 const [place = '', name = ''] = process.argv.slice(2)
 const database = await openDatabase(place.startsWith('postgres:') ? { url: place } : { dir: place })
-const desk = new DispatchDesk(database)
+const driver = new DispatchDriver(database)
 process.stdout.write('ready\n')
 
 for (let round = 0; ; round += 1) {
   const id = `${name}-${round}`
-  await desk.submit(id, 4, { callback_url: 'http://trainer.test/' })
+  await driver.submit(id, 4, { callback_url: 'http://trainer.test/' })
   process.stdout.write(`submitted ${id}\n`)
-  const leases = await desk.take(5, name)
+  const leases = await driver.take(5, name)
   await Promise.all(
     leases.map(async (lease, i) => {
-      if (round % 5 === 4 && i === 0) return void (await desk.dispatch.release(name, [lease]))
+      if (round % 5 === 4 && i === 0) return void (await driver.dispatch.release(name, [lease]))
       const code = (round + i) % 3 === 0 ? 'runtime.gone' : undefined
-      const answer = await desk.end(lease, code, { nodeId: name })
+      const answer = await driver.end(lease, code, { nodeId: name })
       if (answer.kind === 'accepted') process.stdout.write(`accepted ${lease.sessionId}/${lease.attempt}\n`)
     }),
   )
-  if (round % 7 === 6) await desk.dispatch.cancelTask(id)
-  if (round % 9 === 8) await desk.dispatch.updateTask(id, { priority: 50, earlyStop: 2 })
-  if (round % 5 === 3) await desk.dispatch.retryTask(`${name}-${round - 3}`, ['ERROR', 'CANCELLED'])
-  if (round % 13 === 12) await desk.dispatch.cancelTask(`${name}-${round + 3}`, { registerIfMissing: true })
-  if (round % 11 === 10) await desk.dispatch.loseNode(name)
+  if (round % 7 === 6) await driver.dispatch.cancelTask(id)
+  if (round % 9 === 8) await driver.dispatch.updateTask(id, { priority: 50, earlyStop: 2 })
+  if (round % 5 === 3) await driver.dispatch.retryTask(`${name}-${round - 3}`, ['ERROR', 'CANCELLED'])
+  if (round % 13 === 12) await driver.dispatch.cancelTask(`${name}-${round + 3}`, { registerIfMissing: true })
+  if (round % 11 === 10) await driver.dispatch.loseNode(name)
 }

@@ -6,7 +6,7 @@ import { listTaskSessions } from '../../src/store/dispatch/queries/sessions.ts'
 import { listEndings, listTasks } from '../../src/store/dispatch/queries/tasks.ts'
 import { putQuota } from '../../src/store/dispatch/commands/put-quota.ts'
 import { auditBooks } from './dispatch-books.ts'
-import { type DispatchDesk, makeRegistration, makeTask } from './dispatch-desk.ts'
+import { type DispatchDriver, makeRegistration, makeTask } from './dispatch-driver.ts'
 import { countUsable, countValid, DispatchModel, type ModelEnding } from './dispatch-model.ts'
 
 const anyPlace = fc.nat({ max: 30 })
@@ -94,7 +94,7 @@ export type Step = typeof anyStep extends fc.Arbitrary<infer T> ? T : never
 export const anySteps = fc.array(anyStep, { minLength: 20, maxLength: 60, size: 'max' })
 
 interface Play {
-  desk: DispatchDesk
+  driver: DispatchDriver
   model: DispatchModel
   /** Everything that was ever leased: what is over by now is tried as well. */
   leases: { lease: Lease; node: string }[]
@@ -102,11 +102,11 @@ interface Play {
 }
 
 /** Does the same to both, and sees that both answer the same and end up the same. */
-export async function playSteps(desk: DispatchDesk, steps: readonly Step[]): Promise<void> {
-  const play: Play = { desk, model: new DispatchModel(), leases: [], submitted: 0 }
+export async function playSteps(driver: DispatchDriver, steps: readonly Step[]): Promise<void> {
+  const play: Play = { driver, model: new DispatchModel(), leases: [], submitted: 0 }
   for (const step of steps) await playStep(play, step)
-  const { db } = desk.database
-  expect(await auditBooks(desk.database)).toEqual([])
+  const { db } = driver.database
+  expect(await auditBooks(driver.database)).toEqual([])
   const { tasks } = await listTasks(db, { limit: 1000 })
   expect(new Set(tasks.map(({ taskId }) => taskId))).toEqual(new Set(play.model.tasks.keys()))
   for (const { taskId, status, valid, usable, ended, endings } of tasks) {
@@ -128,8 +128,8 @@ export async function playSteps(desk: DispatchDesk, steps: readonly Step[]): Pro
 }
 
 async function playStep(play: Play, step: Step): Promise<void> {
-  const { desk, model, leases } = play
-  const { dispatch, database } = desk
+  const { driver, model, leases } = play
+  const { dispatch, database } = driver
   switch (step.kind) {
     case 'submit':
       return submit(play, step)
@@ -150,12 +150,12 @@ async function playStep(play: Play, step: Step): Promise<void> {
       const { ending } = step
       const code: FailureCode | undefined = ending === 'well' || ending === 'out-of-time' ? undefined : ending
       const status = ending === 'out-of-time' && { status: 'TIMEOUT' as const }
-      const answer = await desk.end(entry.lease, code, { nodeId: node, ...status })
+      const answer = await driver.end(entry.lease, code, { nodeId: node, ...status })
       return expect(answer).toEqual(model.accept(node, entry.lease, ending))
     }
     case 'renew': {
       const all = leases.map(({ lease }) => lease)
-      const answers = await desk.renew(step.node, all)
+      const answers = await driver.renew(step.node, all)
       return expect(answers).toEqual(all.map((lease) => model.renew(step.node, lease)))
     }
     case 'release': {
@@ -225,7 +225,7 @@ async function playStep(play: Play, step: Step): Promise<void> {
 }
 
 async function submit(play: Play, step: Extract<Step, { kind: 'submit' }>): Promise<void> {
-  const { desk, model } = play
+  const { driver, model } = play
   const id = `t${play.submitted}`
   play.submitted += 1
   const { owner, samples, priority, maxFailures } = step
@@ -233,8 +233,8 @@ async function submit(play: Play, step: Extract<Step, { kind: 'submit' }>): Prom
   const task = makeTask(id, samples, { dispatch_priority: priority, early_stop_min_usable_sessions: earlyStop })
   const made = { id, owner, samples, priority, earlyStop, maxFailures }
   const kind = model.submit(made)
-  expect(await desk.dispatch.enqueue([{ task, maxFailures }], { owner })).toEqual([{ taskId: id, kind }])
-  const { sessions } = await listTaskSessions(desk.database.db, id)
+  expect(await driver.dispatch.enqueue([{ task, maxFailures }], { owner })).toEqual([{ taskId: id, kind }])
+  const { sessions } = await listTaskSessions(driver.database.db, id)
   if (kind === 'created') {
     model.begin(
       made,

@@ -4,7 +4,7 @@ import { shellWord } from '../../lib/process/shell-word.ts'
 
 /** What every script of ours needs to know. */
 interface ScriptPlan {
-  /** Of the job, and what the ids of its nodes begin with. */
+  /** Name of the job, and prefix of the ids of its nodes. */
   name: string
   /** On storage that all machines share: scripts, logs, and what nodes keep. */
   workDir: string

@@ -4,7 +4,7 @@ import { EXIT, type ExitCode } from '../command.ts'
 import type { FoundServer } from '../input/find-server.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
-/** Deletes tasks for good. One that cannot be is said so, and does not keep the others. */
+/** Deletes tasks. A task that cannot be deleted is reported and does not prevent the deletion of the others. */
 export async function removeTasks(
   ids: readonly string[],
   { json }: { json: boolean },

@@ -1,4 +1,4 @@
-/** What is known of a session for finding the one that kills its gateway process. */
+/** Evidence on whether a session kills its gateway process. */
 export interface CrashRecord {
   /** Whether the session has calls in flight. */
   isBusy: boolean
@@ -7,9 +7,9 @@ export interface CrashRecord {
 }
 
 /**
- * Counts a death of the process that serves these sessions, and returns those that are to be refused: the only session with
- * calls in flight at each of the last `limit` deaths. While several sessions had calls in flight each time, none is refused
- * before twice the limit; then all of these are, because the process serves no session any more.
+ * Counts a death of the process that serves these sessions, and returns the sessions to reject: the only session with
+ * calls in flight at each of the last `limit` deaths. While several sessions had calls in flight each time, none is rejected
+ * before twice the limit; then all of them are, because the process serves no session any more.
  */
 export function countCrash<T extends CrashRecord>(sessions: readonly T[], limit: number): T[] {
   for (const session of sessions) {

@@ -10,7 +10,7 @@ import { createInterface } from 'node:readline'
 import pino from 'pino'
 import { afterAll, afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { copyDatabase } from '../../../test/support/database-template.ts'
-import { DispatchDesk } from '../../../test/support/dispatch-desk.ts'
+import { DispatchDriver } from '../../../test/support/dispatch-driver.ts'
 import { type Clock, systemClock } from '../../lib/async/clock.ts'
 import { OwnAddresses } from '../../lib/net/own-addresses.ts'
 import { openDatabase } from '../../store/database.ts'
@@ -20,7 +20,7 @@ const SECRET = 'whsec-of-the-test'
 const dir = await mkdtemp(join(tmpdir(), 'polar-callbacks-'))
 await copyDatabase(join(dir, 'database'))
 const database = await openDatabase({ dir: join(dir, 'database') })
-const desk = new DispatchDesk(database)
+const driver = new DispatchDriver(database)
 afterAll(async () => {
   await database[Symbol.asyncDispose]()
   await rm(dir, { recursive: true, force: true })
@@ -88,7 +88,7 @@ function resultOf(taskId: string): Buffer {
 
 function start(options: CallbackOptions = {}, more: Partial<CallbackDeps> = {}) {
   const deps = {
-    dispatch: desk.dispatch,
+    dispatch: driver.dispatch,
     clock: fast,
     logger: pino({ level: 'silent' }),
     random: () => 0.5,
@@ -100,8 +100,8 @@ function start(options: CallbackOptions = {}, more: Partial<CallbackDeps> = {}) 
 
 /** Creates an ended task with a callback. */
 async function end(id: string, url: string): Promise<void> {
-  await desk.submit(id, 1, { callback_url: url })
-  await desk.dispatch.cancelTask(id)
+  await driver.submit(id, 1, { callback_url: url })
+  await driver.dispatch.cancelTask(id)
 }
 
 async function rowOf(taskId: string) {
@@ -127,8 +127,8 @@ function isSigned({ headers, body }: Received, secret: string): boolean {
 }
 
 beforeEach(async () => {
-  desk.wall = Date.now()
-  await desk.clear()
+  driver.wall = Date.now()
+  await driver.clear()
 })
 const opened: AsyncDisposable[] = []
 afterEach(async () => {
@@ -271,7 +271,7 @@ describe('a failing trainer', () => {
       }),
     )
     const stopped = { ...systemClock, now: () => 1_700_000_000_000 }
-    desk.wall = stopped.now()
+    driver.wall = stopped.now()
     open(start({}, { clock: stopped }))
     await end('t', trainer.url)
     await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('responded with 503'), {
@@ -389,7 +389,7 @@ test('two servers share the callbacks, and each is sent once', async () => {
 test('a stopped sender releases its callbacks, and another sends them at once', async () => {
   const trainer = open(await Trainer.start((response, count) => (count === 1 ? undefined : response.end())))
   const first = start({}, { clock: systemClock })
-  desk.wall = Date.now()
+  driver.wall = Date.now()
   await end('t', trainer.url)
   await vi.waitFor(() => expect(trainer.received).toHaveLength(1), { timeout: 20_000 })
   await first[Symbol.asyncDispose]()
@@ -547,7 +547,7 @@ test('a server that is killed after sending sends again after restart, with the 
   await copyDatabase(place)
   {
     await using own = await openDatabase({ dir: place })
-    const there = new DispatchDesk(own)
+    const there = new DispatchDriver(own)
     there.wall = Date.now()
     await there.submit('t', 1, { callback_url: trainer.url })
     await there.dispatch.cancelTask('t')

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { sql } from 'kysely'
 import { expect, onTestFinished, test } from 'vitest'
-import { DispatchDesk } from '../../../test/support/dispatch-desk.ts'
+import { DispatchDriver } from '../../../test/support/dispatch-driver.ts'
 import { openDatabase } from '../database.ts'
 
 test('migration 0002 sets ended_at and bytes of tasks that had already ended', async () => {
@@ -11,15 +11,15 @@ test('migration 0002 sets ended_at and bytes of tasks that had already ended', a
   onTestFinished(() => rm(dir, { recursive: true, force: true }))
   {
     await using database = await openDatabase({ dir })
-    const desk = new DispatchDesk(database)
-    await desk.clear()
-    await desk.submit('over', 2)
-    for (const lease of await desk.take(2)) {
+    const driver = new DispatchDriver(database)
+    await driver.clear()
+    await driver.submit('over', 2)
+    for (const lease of await driver.take(2)) {
       const artifact = { path: 'a', storedPath: `artifacts/${lease.sessionId}`, bytes: 5, digest: 'd', isCut: false }
-      await desk.end(lease, undefined, {}, [artifact])
+      await driver.end(lease, undefined, {}, [artifact])
     }
-    await desk.submit('running', 1)
-    await desk.dispatch.cancelTask('early', { registerIfMissing: true })
+    await driver.submit('running', 1)
+    await driver.dispatch.cancelTask('early', { registerIfMissing: true })
     const { db } = database
     await sql`alter table tasks drop column ended_at, drop column bytes, drop column deleted_at`.execute(db)
     await sql`drop index if exists tasks_ended`.execute(db)
@@ -34,7 +34,7 @@ test('migration 0002 sets ended_at and bytes of tasks that had already ended', a
     { id: 'over', ended_at: 1_000_000, bytes: 30 },
     { id: 'running', ended_at: null, bytes: 0 },
   ])
-  const desk = new DispatchDesk(database)
-  desk.wall += 1000
-  expect(await desk.dispatch.retire({ olderThanMs: 10, keepAtLeastMs: 0 })).toEqual(['over'])
+  const driver = new DispatchDriver(database)
+  driver.wall += 1000
+  expect(await driver.dispatch.retire({ olderThanMs: 10, keepAtLeastMs: 0 })).toEqual(['over'])
 })

@@ -153,7 +153,7 @@ interface NodeRow {
   id: string
   registration: string
   labels: string
-  /** Of the process that joined; null if the node only registered. */
+  /** Id of the process that joined; null if the node only registered. */
   boot_id: string | null
   metrics: string
   draining: boolean

@@ -2,12 +2,12 @@ import { NodeStageMetrics } from '../../model/node.ts'
 import fc from 'fast-check'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import {
-  DispatchDesk,
+  DispatchDriver,
   makeOutcome as outcomeOf,
   makeRegistration,
   makeTask,
   toLease,
-} from '../../../test/support/dispatch-desk.ts'
+} from '../../../test/support/dispatch-driver.ts'
 import { anySteps, playSteps } from '../../../test/support/dispatch-random.ts'
 import type { Database } from '../database.ts'
 import { claimCallbacks, requeueCallback, settleCallback } from './commands/callbacks.ts'
@@ -30,13 +30,13 @@ const stale = { kind: 'refused', reason: 'stale' }
 export function describeDispatch(name: string, open: () => Promise<Database>): void {
   describe(`dispatch on ${name}`, () => {
     let database: Database
-    let desk: DispatchDesk
+    let driver: DispatchDriver
     beforeAll(async () => {
       database = await open()
     })
     beforeEach(async () => {
-      desk = new DispatchDesk(database)
-      await desk.clear()
+      driver = new DispatchDriver(database)
+      await driver.clear()
     })
     afterAll(() => database?.[Symbol.asyncDispose]())
     describeTaskCommands(() => database)
@@ -55,7 +55,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         const task = makeTask('t', 3, { metadata: { a: 1, b: [{ c: 2, d: 3 }] } })
         const reordered = { ...task, metadata: { b: [{ d: 3, c: 2 }], a: 1 } }
         const kinds = async (...tasks: (typeof task)[]) =>
-          (await desk.dispatch.enqueue(tasks.map((each) => ({ task: each })))).map(({ kind }) => kind)
+          (await driver.dispatch.enqueue(tasks.map((each) => ({ task: each })))).map(({ kind }) => kind)
         expect(await kinds(task, task)).toEqual(['created', 'same'])
         expect(await kinds(reordered)).toEqual(['same'])
         expect(await kinds({ ...task, instruction: 'else' }, makeTask('u', 1))).toEqual(['conflict', 'created'])
@@ -64,7 +64,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
 
       test('forty concurrent submits create each task once', async () => {
         const tasks = ['a', 'b', 'c'].map((id) => ({ task: makeTask(id, 2) }))
-        const rounds = Array.from({ length: 40 }, (_, i) => desk.dispatch.enqueue(i % 2 ? tasks : tasks.toReversed()))
+        const rounds = Array.from({ length: 40 }, (_, i) => driver.dispatch.enqueue(i % 2 ? tasks : tasks.toReversed()))
         const kinds = (await Promise.all(rounds)).flat().map(({ kind }) => kind)
         expect(kinds.filter((kind) => kind === 'created')).toHaveLength(3)
         expect(kinds.filter((kind) => kind === 'same')).toHaveLength(117)
@@ -73,43 +73,43 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
 
       test('JSON text is stored unchanged; an id that the database cannot hold is refused', async () => {
         const instruction = 'NUL \0, half a pair \ud800, quotes \' " \\ and \u2028'
-        await desk.submit('t', 1, { instruction })
-        const [leased] = await desk.orders(1)
+        await driver.submit('t', 1, { instruction })
+        const [leased] = await driver.orders(1)
         expect(leased?.order.task).toEqual(makeTask('t', 1, { instruction }))
-        await expect(desk.submit('t\0', 1)).rejects.toMatchObject({ code: 'request.malformed' })
+        await expect(driver.submit('t\0', 1)).rejects.toMatchObject({ code: 'request.malformed' })
         const lease = toLease(leased!)
         const failure = { code: 'harness.exit-nonzero', message: instruction, status: 500 } as const
-        expect(await desk.end(lease, undefined, { status: 'ERROR', failure })).toEqual(completed)
+        expect(await driver.end(lease, undefined, { status: 'ERROR', failure })).toEqual(completed)
         expect((await sessionsOf('t'))[0]?.failure).toEqual(failure)
       })
     })
 
     describe('leasing', () => {
       test('leases at most the free slots, each session to one node', async () => {
-        await desk.submit('t', 5)
-        const nodes = await Promise.all(['n1', 'n2', 'n3', 'n4'].map((node) => desk.take(2, node)))
+        await driver.submit('t', 5)
+        const nodes = await Promise.all(['n1', 'n2', 'n3', 'n4'].map((node) => driver.take(2, node)))
         const ids = nodes.flat().map(({ sessionId }) => sessionId)
         expect(new Set(ids).size).toBe(ids.length)
-        expect(ids.length + (await desk.take(9)).length).toBe(5)
-        expect(await desk.take(0)).toEqual([])
+        expect(ids.length + (await driver.take(9)).length).toBe(5)
+        expect(await driver.take(0)).toEqual([])
       })
 
       test('leases the higher priority first', async () => {
-        for (const priority of [0, 100, 7]) await desk.submit(`t${priority}`, 2, { dispatch_priority: priority })
-        const orders = await desk.orders(6)
+        for (const priority of [0, 100, 7]) await driver.submit(`t${priority}`, 2, { dispatch_priority: priority })
+        const orders = await driver.orders(6)
         const ids = orders.map(({ order }) => order.task.task_id)
         expect(ids).toEqual(['t100', 't100', 't7', 't7', 't0', 't0'])
       })
 
       test('serves every task in turn within one priority, also a late one', async () => {
-        desk = new DispatchDesk(database, { samplesPerRound: 2 })
-        await desk.submit('big', 1000)
+        driver = new DispatchDriver(database, { samplesPerRound: 2 })
+        await driver.submit('big', 1000)
         const next = async () => {
-          const [leased] = await desk.orders(1)
+          const [leased] = await driver.orders(1)
           return leased!.order.task.task_id
         }
         for (let i = 0; i < 101; i += 1) expect(await next()).toBe('big')
-        await desk.submit('late', 6)
+        await driver.submit('late', 6)
         const ids: string[] = []
         for (let i = 0; i < 14; i += 1) ids.push(await next())
         expect(ids.filter((id) => id === 'late')).toHaveLength(6)
@@ -118,16 +118,16 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       })
 
       test('new tasks do not starve a task with many samples', async () => {
-        await desk.submit('big', 200)
+        await driver.submit('big', 200)
         let newcomers = 0
         const refill = async () => {
           newcomers += 1
-          await desk.submit(`small${newcomers}`, 16)
+          await driver.submit(`small${newcomers}`, 16)
         }
         for (let i = 0; i < 4; i += 1) await refill()
         let ofBig = 0
         for (let turn = 0; turn < 30; turn += 1) {
-          const orders = await desk.orders(16)
+          const orders = await driver.orders(16)
           ofBig += orders.filter(({ order }) => order.task.task_id === 'big').length
           await refill()
         }
@@ -137,21 +137,21 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       })
 
       test('a long-served lane does not delay a new task in another lane', async () => {
-        await desk.dispatch.enqueue([{ task: makeTask('gpu-big', 400), requires: ['gpu'] }])
-        await desk.submit('cpu-big', 800)
-        await desk.take(600)
-        await desk.dispatch.enqueue([{ task: makeTask('gpu-new', 16), requires: ['gpu'] }])
-        const orders = await desk.orders(48, 'n2', { labels: ['gpu'] })
+        await driver.dispatch.enqueue([{ task: makeTask('gpu-big', 400), requires: ['gpu'] }])
+        await driver.submit('cpu-big', 800)
+        await driver.take(600)
+        await driver.dispatch.enqueue([{ task: makeTask('gpu-new', 16), requires: ['gpu'] }])
+        const orders = await driver.orders(48, 'n2', { labels: ['gpu'] })
         expect(orders.filter(({ order }) => order.task.task_id === 'gpu-new')).toHaveLength(16)
       })
 
       test('leases a session only to nodes with its labels, without blocking later sessions', async () => {
-        await desk.dispatch.enqueue([
+        await driver.dispatch.enqueue([
           { task: makeTask('gpu', 30, { dispatch_priority: 100 }), requires: ['gpu', 'runtime:docker'] },
           { task: makeTask('any', 1) },
         ])
         const from = async (labels: string[], freeSlots: number) =>
-          (await desk.orders(freeSlots, 'n1', { labels })).map(({ order }) => order.task.task_id)
+          (await driver.orders(freeSlots, 'n1', { labels })).map(({ order }) => order.task.task_id)
         expect(await from(['gpu'], 5)).toEqual(['any'])
         expect(await from(['runtime:docker', 'gpu', 'x'], 2)).toEqual(['gpu', 'gpu'])
       })
@@ -159,31 +159,34 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       test('a draining node gets no lease, and is removed when it holds none', async () => {
         const metrics = NodeStageMetrics.parse({ run_inflight: 1 })
         await putNode(database.db, { registration: makeRegistration('n1'), labels: ['gpu'] }, 1)
-        await desk.submit('t', 2)
-        const [lease] = await desk.take(1)
+        await driver.submit('t', 2)
+        const [lease] = await driver.take(1)
         expect(await touchNode(database.db, 'nobody', metrics, 2)).toBe(false)
         expect(await touchNode(database.db, 'n1', metrics, 2)).toBe(true)
         expect(await findNode(database.db, 'n1')).toMatchObject({ metrics, joinedAt: 1, seenAt: 2 })
         expect(await drainNode(database.db, 'n1')).toBe(true)
-        expect(await desk.take(1)).toEqual([])
+        expect(await driver.take(1)).toEqual([])
         expect(await removeIdleNode(database.db, 'n1')).toBe(false)
         expect((await listNodes(database.db))[0]).toMatchObject({ labels: ['gpu'], draining: true, leased: 1 })
-        await desk.end(lease!)
+        await driver.end(lease!)
         expect(await removeIdleNode(database.db, 'n1')).toBe(true)
       })
     })
 
     describe('accepting', () => {
       test('of eighty concurrent results for four samples four are accepted, and the task ends once', async () => {
-        await desk.submit('t', 4, { callback_url: 'http://trainer.test/' })
-        const leases = await desk.take(4)
+        await driver.submit('t', 4, { callback_url: 'http://trainer.test/' })
+        const leases = await driver.take(4)
         const reports = Array.from({ length: 80 }, (_, i) => {
           const lease = leases[i % 4]!
           // Repeated results, other results, and results of attempts that do not exist.
-          if (i < 40) return desk.end(lease)
+          if (i < 40) return driver.end(lease)
           if (i < 60)
-            return desk.dispatch.accept({ ...outcomeOf(lease), nodeId: 'n1' }, { path: 'x', digest: `${i}`, bytes: 1 })
-          return desk.end({ ...lease, attempt: lease.attempt + 1 })
+            return driver.dispatch.accept(
+              { ...outcomeOf(lease), nodeId: 'n1' },
+              { path: 'x', digest: `${i}`, bytes: 1 },
+            )
+          return driver.end({ ...lease, attempt: lease.attempt + 1 })
         })
         const answers = await Promise.all(reports)
         expect(answers.filter(({ kind }) => kind === 'accepted')).toHaveLength(4)
@@ -191,37 +194,37 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(answers.slice(60)).toEqual(Array.from({ length: 20 }, () => stale))
         expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 4, valid: 4 })
         expect(await database.db.selectFrom('results').selectAll().execute()).toHaveLength(4)
-        expect(await claimCallbacks(database.db, { claimMs: 10, limit: 10 }, desk.wall)).toHaveLength(1)
+        expect(await claimCallbacks(database.db, { claimMs: 10, limit: 10 }, driver.wall)).toHaveLength(1)
       })
 
       test('the same result again is a duplicate; a result of another node, session or attempt is refused', async () => {
-        await desk.submit('t', 2)
-        const [lease] = await desk.take(1)
-        expect(await desk.end(lease!, undefined, { nodeId: 'n2' })).toEqual(stale)
-        expect(await desk.end({ ...lease!, attempt: 2 })).toEqual(stale)
-        expect(await desk.end({ sessionId: 'ses_none', attempt: 1 })).toEqual({
+        await driver.submit('t', 2)
+        const [lease] = await driver.take(1)
+        expect(await driver.end(lease!, undefined, { nodeId: 'n2' })).toEqual(stale)
+        expect(await driver.end({ ...lease!, attempt: 2 })).toEqual(stale)
+        expect(await driver.end({ sessionId: 'ses_none', attempt: 1 })).toEqual({
           kind: 'refused',
           reason: 'unknown-session',
         })
-        expect(await desk.end(lease!)).toEqual(accepted)
-        expect(await desk.end(lease!)).toEqual({ kind: 'duplicate' })
+        expect(await driver.end(lease!)).toEqual(accepted)
+        expect(await driver.end(lease!)).toEqual({ kind: 'duplicate' })
         const other = { path: 'other', digest: 'other', bytes: 1 }
-        expect(await desk.dispatch.accept(outcomeOf(lease!), other)).toEqual(stale)
-        expect(await desk.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'accepted' }])
+        expect(await driver.dispatch.accept(outcomeOf(lease!), other)).toEqual(stale)
+        expect(await driver.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'accepted' }])
       })
 
       test('attempts that failed because of infrastructure are retried up to a limit; failures of the agent count', async () => {
-        await desk.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 3 }])
-        const [first, second] = await desk.take(2)
-        expect(await desk.end(first!, 'harness.exit-nonzero')).toEqual(accepted)
+        await driver.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 3 }])
+        const [first, second] = await driver.take(2)
+        expect(await driver.end(first!, 'harness.exit-nonzero')).toEqual(accepted)
         let lease = second!
         for (const attempt of [2, 3]) {
-          expect(await desk.end(lease, 'runtime.gone')).toEqual({ ...accepted, isRefilled: true })
-          expect(await desk.end(lease)).toEqual({ kind: 'duplicate' })
-          lease = (await desk.take(1, 'n1'))[0]!
+          expect(await driver.end(lease, 'runtime.gone')).toEqual({ ...accepted, isRefilled: true })
+          expect(await driver.end(lease)).toEqual({ kind: 'duplicate' })
+          lease = (await driver.take(1, 'n1'))[0]!
           expect(lease).toEqual({ sessionId: second!.sessionId, attempt })
         }
-        expect(await desk.end(lease, 'evaluator.crashed')).toEqual(completed)
+        expect(await driver.end(lease, 'evaluator.crashed')).toEqual(completed)
         expect(await statusOf('t')).toEqual({
           status: 'completed',
           ended: 2,
@@ -230,72 +233,72 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
           cancelled: 0,
           refills: 2,
         })
-        expect(await desk.take(1)).toEqual([])
+        expect(await driver.take(1)).toEqual([])
       })
 
       test('a task without valid sessions has failed; a failure of the caller is not retried', async () => {
-        await desk.submit('t', 1)
-        const [lease] = await desk.take(1)
-        expect(await desk.end(lease!, 'runtime.unsupported')).toEqual({ ...accepted, taskStatus: 'failed' })
+        await driver.submit('t', 1)
+        const [lease] = await driver.take(1)
+        expect(await driver.end(lease!, 'runtime.unsupported')).toEqual({ ...accepted, taskStatus: 'failed' })
         expect(await statusOf('t')).toMatchObject({ status: 'failed', failed: 1, refills: 0 })
       })
 
       test('enough usable sessions end the task; a session without trained tokens is not usable', async () => {
-        await desk.submit('t', 6, { early_stop_min_usable_sessions: 2 })
-        const [a, b, c, d] = await desk.take(4)
-        expect(await desk.end(a!)).toEqual(accepted)
-        expect(await desk.end(b!, 'harness.exit-nonzero')).toEqual(accepted)
-        expect(await desk.end(c!)).toEqual(completed)
+        await driver.submit('t', 6, { early_stop_min_usable_sessions: 2 })
+        const [a, b, c, d] = await driver.take(4)
+        expect(await driver.end(a!)).toEqual(accepted)
+        expect(await driver.end(b!, 'harness.exit-nonzero')).toEqual(accepted)
+        expect(await driver.end(c!)).toEqual(completed)
         expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 6, valid: 3, cancelled: 3 })
-        expect(await desk.end(d!)).toEqual({ kind: 'refused', reason: 'cancelled' })
-        expect(await desk.renew('n1', [d!])).toEqual([{ ...d, kind: 'cancelled' }])
-        expect(await desk.take(5)).toEqual([])
+        expect(await driver.end(d!)).toEqual({ kind: 'refused', reason: 'cancelled' })
+        expect(await driver.renew('n1', [d!])).toEqual([{ ...d, kind: 'cancelled' }])
+        expect(await driver.take(5)).toEqual([])
       })
     })
 
     describe('cancelling', () => {
       test('a task ends once, whatever the states of its sessions', async () => {
-        await desk.submit('t', 4, { callback_url: 'http://trainer.test/' })
-        const [done, again, leased] = await desk.take(3)
-        await desk.end(done!)
-        await desk.end(again!, 'runtime.gone')
-        expect(await desk.dispatch.cancelTask('t')).toBe('cancelled')
-        expect(await desk.dispatch.cancelTask('t')).toBe('cancelled')
-        expect(await desk.dispatch.cancelTask('none')).toBeUndefined()
+        await driver.submit('t', 4, { callback_url: 'http://trainer.test/' })
+        const [done, again, leased] = await driver.take(3)
+        await driver.end(done!)
+        await driver.end(again!, 'runtime.gone')
+        expect(await driver.dispatch.cancelTask('t')).toBe('cancelled')
+        expect(await driver.dispatch.cancelTask('t')).toBe('cancelled')
+        expect(await driver.dispatch.cancelTask('none')).toBeUndefined()
         expect(await statusOf('t')).toMatchObject({ status: 'cancelled', ended: 4, valid: 1, cancelled: 3 })
         const states = (await sessionsOf('t')).map(({ status }) => status)
         expect(states.toSorted()).toEqual(['CANCELLED', 'CANCELLED', 'CANCELLED', 'COMPLETED'])
-        expect(await desk.end(leased!)).toEqual({ kind: 'refused', reason: 'cancelled' })
-        expect(await desk.dispatch.release('n1', [leased!])).toEqual([])
-        expect(await desk.take(4)).toEqual([])
-        expect(await claimCallbacks(database.db, { claimMs: 1, limit: 9 }, desk.wall)).toHaveLength(1)
+        expect(await driver.end(leased!)).toEqual({ kind: 'refused', reason: 'cancelled' })
+        expect(await driver.dispatch.release('n1', [leased!])).toEqual([])
+        expect(await driver.take(4)).toEqual([])
+        expect(await claimCallbacks(database.db, { claimMs: 1, limit: 9 }, driver.wall)).toHaveLength(1)
       })
 
       test('a session is cancelled alone, and the task ends with its last session', async () => {
-        await desk.submit('t', 3)
-        const [done, leased] = await desk.take(2)
-        await desk.end(done!)
+        await driver.submit('t', 3)
+        const [done, leased] = await driver.take(2)
+        await driver.end(done!)
         const queued = (await sessionsOf('t'))[2]!.sessionId
-        expect(await desk.dispatch.cancelSession(queued)).toBe(true)
-        expect(await desk.dispatch.cancelSession(queued)).toBe(false)
-        expect(await desk.dispatch.cancelSession(done!.sessionId)).toBe(false)
-        expect(await desk.dispatch.cancelSession('ses_none')).toBe(false)
+        expect(await driver.dispatch.cancelSession(queued)).toBe(true)
+        expect(await driver.dispatch.cancelSession(queued)).toBe(false)
+        expect(await driver.dispatch.cancelSession(done!.sessionId)).toBe(false)
+        expect(await driver.dispatch.cancelSession('ses_none')).toBe(false)
         expect(await statusOf('t')).toMatchObject({ status: 'running', ended: 2 })
-        expect(await desk.dispatch.cancelSession(leased!.sessionId)).toBe(true)
+        expect(await driver.dispatch.cancelSession(leased!.sessionId)).toBe(true)
         expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 3, valid: 1, cancelled: 2 })
       })
 
       test('a stale task is cancelled when the policy advances, and refused afterwards', async () => {
         const submit = (id: string, policyVersion: number) =>
-          desk.dispatch.enqueue([{ task: makeTask(id, 1), policyVersion, stalenessLimit: 2 }])
+          driver.dispatch.enqueue([{ task: makeTask(id, 1), policyVersion, stalenessLimit: 2 }])
         await submit('old', 1)
         await submit('new', 3)
-        const [lease] = await desk.take(1)
-        await desk.dispatch.advancePolicy(3)
-        expect(await desk.renew('n1', [lease!])).toEqual([held(lease!)])
-        await desk.dispatch.advancePolicy(4)
-        await desk.dispatch.advancePolicy(2)
-        expect(await desk.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'cancelled' }])
+        const [lease] = await driver.take(1)
+        await driver.dispatch.advancePolicy(3)
+        expect(await driver.renew('n1', [lease!])).toEqual([held(lease!)])
+        await driver.dispatch.advancePolicy(4)
+        await driver.dispatch.advancePolicy(2)
+        expect(await driver.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'cancelled' }])
         expect(await statusOf('new')).toMatchObject({ status: 'running' })
         expect(await submit('older', 1)).toEqual([{ taskId: 'older', kind: 'stale' }])
       })
@@ -303,16 +306,16 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
 
     describe('leases', () => {
       test('an expired lease goes to another node, and the first node is refused', async () => {
-        await desk.submit('t', 2)
-        const [quiet, loud] = await desk.take(2)
-        expect(await desk.pass(6000)).toBe(0)
-        expect(await desk.renew('n1', [loud!])).toEqual([held(loud!)])
-        expect(await desk.pass(6000)).toBe(1)
-        expect(await desk.renew('n1', [quiet!, loud!])).toEqual([{ ...quiet, kind: 'lost' }, held(loud!)])
-        const [again] = await desk.take(1, 'n2')
+        await driver.submit('t', 2)
+        const [quiet, loud] = await driver.take(2)
+        expect(await driver.pass(6000)).toBe(0)
+        expect(await driver.renew('n1', [loud!])).toEqual([held(loud!)])
+        expect(await driver.pass(6000)).toBe(1)
+        expect(await driver.renew('n1', [quiet!, loud!])).toEqual([{ ...quiet, kind: 'lost' }, held(loud!)])
+        const [again] = await driver.take(1, 'n2')
         expect(again).toEqual({ sessionId: quiet!.sessionId, attempt: 2 })
-        expect(await desk.end(quiet!)).toEqual(stale)
-        expect(await desk.end(again!, undefined, { nodeId: 'n2' })).toEqual(accepted)
+        expect(await driver.end(quiet!)).toEqual(stale)
+        expect(await driver.end(again!, undefined, { nodeId: 'n2' })).toEqual(accepted)
         const attempts = await database.db.selectFrom('attempts').select(['attempt', 'node_id', 'ending']).execute()
         expect(attempts).toEqual([
           { attempt: 1, node_id: 'n1', ending: 'lost' },
@@ -321,77 +324,77 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       })
 
       test('repeatedly lost leases end the session', async () => {
-        await desk.submit('t', 1)
+        await driver.submit('t', 1)
         for (let attempt = 1; attempt <= 4; attempt += 1) {
-          expect(await desk.take(1)).toMatchObject([{ attempt }])
-          expect(await desk.pass(20_000)).toBe(1)
+          expect(await driver.take(1)).toMatchObject([{ attempt }])
+          expect(await driver.pass(20_000)).toBe(1)
         }
         expect(await statusOf('t')).toMatchObject({ status: 'failed', failed: 1, refills: 3 })
         expect((await sessionsOf('t'))[0]?.failure?.code).toBe('session.node-lost')
       })
 
       test('neither a clock jump, nor a new server, nor a suspended one loses a lease', async () => {
-        await desk.submit('t', 1)
-        const [lease] = await desk.take(1)
-        desk.wall += 1e10
-        expect(await desk.pass(3000)).toBe(0)
-        desk.wall -= 2e10
+        await driver.submit('t', 1)
+        const [lease] = await driver.take(1)
+        driver.wall += 1e10
+        expect(await driver.pass(3000)).toBe(0)
+        driver.wall -= 2e10
         // A server that was stopped for an hour does not count that time, because nodes could not renew.
-        desk.elapsed += 3_600_000
-        expect(await desk.dispatch.expire()).toBe(0)
-        const other = new DispatchDesk(database)
+        driver.elapsed += 3_600_000
+        expect(await driver.dispatch.expire()).toBe(0)
+        const other = new DispatchDriver(database)
         other.elapsed = 1e9
-        expect(await other.pass(desk.leaseMs - 1)).toBe(0)
+        expect(await other.pass(driver.leaseMs - 1)).toBe(0)
         expect(await other.renew('n1', [lease!])).toEqual([held(lease!)])
-        expect(await desk.pass(desk.leaseMs - 1)).toBe(0)
-        expect(await desk.end(lease!)).toEqual(completed)
+        expect(await driver.pass(driver.leaseMs - 1)).toBe(0)
+        expect(await driver.end(lease!)).toEqual(completed)
       })
 
       test('three thousand leases are renewed in one call, only for the node that holds them', async () => {
-        await desk.submit('t', 3000)
-        const leases = await desk.take(3000)
+        await driver.submit('t', 3000)
+        const leases = await driver.take(3000)
         const renewals = leases.map((lease) => ({ ...lease, status: 'RUNNING' as const }))
-        const outcomes = await desk.renew('n1', renewals)
+        const outcomes = await driver.renew('n1', renewals)
         await database.maintain()
         expect(outcomes.filter(({ kind }) => kind === 'held')).toHaveLength(3000)
         expect(new Set((await sessionsOf('t')).map(({ status }) => status))).toEqual(new Set(['RUNNING']))
-        expect(await desk.renew('n2', renewals.slice(0, 1))).toMatchObject([{ kind: 'lost' }])
+        expect(await driver.renew('n2', renewals.slice(0, 1))).toMatchObject([{ kind: 'lost' }])
       })
 
       test('a released lease is not a failure', async () => {
-        await desk.dispatch.enqueue([{ task: makeTask('t', 1), maxFailures: 1 }])
+        await driver.dispatch.enqueue([{ task: makeTask('t', 1), maxFailures: 1 }])
         for (let attempt = 1; attempt <= 3; attempt += 1) {
-          const leases = await desk.take(1)
-          expect(await desk.dispatch.release('n2', leases)).toEqual([])
-          expect(await desk.dispatch.release('n1', leases)).toEqual(leases)
-          expect(await desk.end(leases[0]!)).toEqual(stale)
+          const leases = await driver.take(1)
+          expect(await driver.dispatch.release('n2', leases)).toEqual([])
+          expect(await driver.dispatch.release('n1', leases)).toEqual(leases)
+          expect(await driver.end(leases[0]!)).toEqual(stale)
         }
-        expect(await desk.take(1)).toMatchObject([{ attempt: 4 }])
+        expect(await driver.take(1)).toMatchObject([{ attempt: 4 }])
         expect(await statusOf('t')).toMatchObject({ status: 'running', refills: 0, failed: 0 })
       })
 
       test('loseNode() ends all leases of a node at once', async () => {
-        await desk.submit('t', 3)
-        await desk.take(2)
-        const [other] = await desk.take(1, 'n2')
-        expect(await desk.dispatch.loseNode('n1')).toBe(2)
+        await driver.submit('t', 3)
+        await driver.take(2)
+        const [other] = await driver.take(1, 'n2')
+        expect(await driver.dispatch.loseNode('n1')).toBe(2)
         expect(await countOpen(database.db)).toEqual({ queued: 2, leased: 1 })
-        expect(await desk.renew('n2', [other!])).toEqual([held(other!)])
+        expect(await driver.renew('n2', [other!])).toEqual([held(other!)])
       })
     })
 
     test('any sequence of steps has the same outcome as in a simple model', { timeout: 180_000 }, async () => {
       const property = fc.asyncProperty(anySteps, async (steps) => {
-        await desk.clear()
-        await playSteps(desk, steps)
+        await driver.clear()
+        await playSteps(driver, steps)
       })
       await fc.assert(property, { numRuns: 40 })
     })
 
     describe('events, lists and callbacks', () => {
       test('events are read in order, each once, from a cursor', async () => {
-        await desk.submit('t', 2)
-        for (const lease of await desk.take(2)) await desk.end(lease)
+        await driver.submit('t', 2)
+        for (const lease of await driver.take(2)) await driver.end(lease)
         const { events: all, next } = await readEvents(database.db, { limit: 100 })
         expect(all.map(({ type }) => type)).toEqual([
           'task.created',
@@ -410,7 +413,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       })
 
       test('lists are paged, newest first', async () => {
-        for (const id of ['a', 'b', 'c', 'd', 'e']) await desk.submit(id, 1)
+        for (const id of ['a', 'b', 'c', 'd', 'e']) await driver.submit(id, 1)
         const first = await listTasks(database.db, { limit: 2 })
         const second = await listTasks(database.db, { limit: 2, cursor: first.next })
         const third = await listTasks(database.db, { limit: 2, cursor: second.next })
@@ -421,23 +424,23 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       })
 
       test('a callback is claimed by one server, is due again if not settled, and can end as dead', async () => {
-        await desk.submit('t', 1, { callback_url: 'http://trainer.test/' })
-        await desk.end((await desk.take(1))[0]!)
+        await driver.submit('t', 1, { callback_url: 'http://trainer.test/' })
+        await driver.end((await driver.take(1))[0]!)
         const take = (now: number) => claimCallbacks(database.db, { claimMs: 100, limit: 5 }, now)
-        const [due] = await take(desk.wall)
+        const [due] = await take(driver.wall)
         expect(due).toMatchObject({ taskId: 't', url: 'http://trainer.test/', tries: 1 })
-        expect(await take(desk.wall + 99)).toEqual([])
-        expect(await take(desk.wall + 100)).toMatchObject([{ tries: 2 }])
-        await settleCallback(database.db, due!.id, { kind: 'again', at: desk.wall + 1000, error: 'no\0' })
-        expect(await take(desk.wall + 999)).toEqual([])
-        expect(await take(desk.wall + 1000)).toMatchObject([{ tries: 3 }])
+        expect(await take(driver.wall + 99)).toEqual([])
+        expect(await take(driver.wall + 100)).toMatchObject([{ tries: 2 }])
+        await settleCallback(database.db, due!.id, { kind: 'again', at: driver.wall + 1000, error: 'no\0' })
+        expect(await take(driver.wall + 999)).toEqual([])
+        expect(await take(driver.wall + 1000)).toMatchObject([{ tries: 3 }])
         await settleCallback(database.db, due!.id, { kind: 'dead', error: 'gone' })
-        expect(await take(desk.wall + 1e9)).toEqual([])
-        expect(await requeueCallback(database.db, due!.id, desk.wall)).toBe(true)
-        expect(await requeueCallback(database.db, due!.id, desk.wall)).toBe(false)
-        expect(await take(desk.wall)).toMatchObject([{ tries: 1 }])
+        expect(await take(driver.wall + 1e9)).toEqual([])
+        expect(await requeueCallback(database.db, due!.id, driver.wall)).toBe(true)
+        expect(await requeueCallback(database.db, due!.id, driver.wall)).toBe(false)
+        expect(await take(driver.wall)).toMatchObject([{ tries: 1 }])
         // The clock was ahead, and has been set back.
-        expect(await take(desk.wall - 3_600_000)).toMatchObject([{ tries: 2 }])
+        expect(await take(driver.wall - 3_600_000)).toMatchObject([{ tries: 2 }])
       })
     })
   })

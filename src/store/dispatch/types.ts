@@ -96,7 +96,7 @@ export interface RenewResponse {
 export interface JoinRequest {
   registration: NodeRegistrationRequest
   labels: readonly string[]
-  /** Of the joining process. If it differs from the previous one, attempts that `holding` does not list are lost. */
+  /** Id of the joining process. If it differs from the previous one, attempts that `holding` does not list are lost. */
   bootId: string
   /** Boot id of the process that is replaced, as reported by an earlier `taken`. */
   replaces?: string

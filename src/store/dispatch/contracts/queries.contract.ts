@@ -1,6 +1,6 @@
 import { once } from 'node:events'
 import { beforeEach, describe, expect, test } from 'vitest'
-import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
+import { DispatchDriver, makeTask } from '../../../../test/support/dispatch-driver.ts'
 import type { Database } from '../../database.ts'
 import { isUnavailable } from '../../store-errors.ts'
 import { claimCallbacks, settleCallback } from '../commands/callbacks.ts'
@@ -13,11 +13,11 @@ import { listRunning, listTasks } from '../queries/tasks.ts'
 /** Lists, events and change notifications. */
 export function describeQueries(open: () => Database): void {
   let database: Database
-  let desk: DispatchDesk
+  let driver: DispatchDriver
   beforeEach(async () => {
     database = open()
-    desk = new DispatchDesk(database)
-    await desk.clear()
+    driver = new DispatchDriver(database)
+    await driver.clear()
   })
   const agent = (harness: string, model?: string) => ({
     harness,
@@ -30,11 +30,11 @@ export function describeQueries(open: () => Database): void {
   describe('lists', () => {
     test('of tasks are ordered by last change, and filtered by id, model, harness and time', async () => {
       for (const id of ['a-1', 'b-1', 'a-2', 'b_2']) {
-        desk.wall += 10
-        await desk.submit(id, 1, { agent: agent(id.startsWith('a') ? 'pi' : 'codex', `m-${id}`) })
+        driver.wall += 10
+        await driver.submit(id, 1, { agent: agent(id.startsWith('a') ? 'pi' : 'codex', `m-${id}`) })
       }
-      desk.wall += 10
-      await desk.end((await desk.take(1))[0]!)
+      driver.wall += 10
+      await driver.end((await driver.take(1))[0]!)
       const ids = async (filter: Partial<Parameters<typeof listTasks>[1]>) =>
         (await listTasks(database.db, { limit: 9, ...filter })).tasks.map(({ taskId }) => taskId)
       expect(await ids({})).toEqual(['a-1', 'b_2', 'a-2', 'b-1'])
@@ -42,7 +42,7 @@ export function describeQueries(open: () => Database): void {
       expect(await ids({ search: '_' })).toEqual(['b_2'])
       expect(await ids({ model: 'm-a-2' })).toEqual(['a-2'])
       expect(await ids({ harness: 'codex', status: 'running' })).toEqual(['b_2', 'b-1'])
-      expect(await ids({ since: desk.wall - 10 })).toEqual(['a-1', 'b_2'])
+      expect(await ids({ since: driver.wall - 10 })).toEqual(['a-1', 'b_2'])
       const seen: string[] = []
       for (let cursor: string | undefined, isFirst = true; isFirst || cursor !== undefined; isFirst = false) {
         const page = await listTasks(database.db, { limit: 1, cursor })
@@ -54,11 +54,11 @@ export function describeQueries(open: () => Database): void {
     })
 
     test('of sessions are filtered by status, task, node, harness and failure, in pages', async () => {
-      await desk.submit('t', 2)
-      await desk.submit('u', 3, { agent: agent('codex') })
-      const [a] = await desk.take(1, 'n1')
-      await desk.take(1, 'n2')
-      await desk.end(a!, 'harness.exit-nonzero')
+      await driver.submit('t', 2)
+      await driver.submit('u', 3, { agent: agent('codex') })
+      const [a] = await driver.take(1, 'n1')
+      await driver.take(1, 'n2')
+      await driver.end(a!, 'harness.exit-nonzero')
       const find = async (filter: Partial<Parameters<typeof listSessions>[1]>) => {
         const { sessions } = await listSessions(database.db, { limit: 9, ...filter })
         return sessions.map(({ taskId, status }) => `${taskId} ${status}`)
@@ -92,10 +92,10 @@ export function describeQueries(open: () => Database): void {
 
     test('of callbacks are filtered by state and task, newest first', async () => {
       for (const id of ['a', 'b', 'c']) {
-        await desk.submit(id, 1, { callback_url: `http://trainer.test/${id}` })
-        await desk.end((await desk.take(1))[0]!)
+        await driver.submit(id, 1, { callback_url: `http://trainer.test/${id}` })
+        await driver.end((await driver.take(1))[0]!)
       }
-      const due = await claimCallbacks(database.db, { claimMs: 5, limit: 9 }, desk.wall)
+      const due = await claimCallbacks(database.db, { claimMs: 5, limit: 9 }, driver.wall)
       await settleCallback(database.db, due[0]!.id, { kind: 'dead', error: 'gone' })
       await settleCallback(database.db, due[1]!.id, { kind: 'delivered' })
       expect(await listCallbacks(database.db, { state: 'dead', limit: 9 })).toEqual({
@@ -109,50 +109,50 @@ export function describeQueries(open: () => Database): void {
       expect((await listCallbacks(database.db, { taskId: 'b', limit: 2 })).callbacks).toHaveLength(1)
       expect(await findCallback(database.db, due[1]!.id)).toMatchObject({ state: 'delivered' })
       expect(await findCallback(database.db, 999)).toBeUndefined()
-      desk.wall += 1000
-      expect(await desk.dispatch.prune({ deliveredCallbacksOlderThanMs: 100 })).toBe(1)
+      driver.wall += 1000
+      expect(await driver.dispatch.prune({ deliveredCallbacksOlderThanMs: 100 })).toBe(1)
     })
   })
 
   describe('events', () => {
     test('can be read for one task, from a cursor, until they are pruned', async () => {
-      await desk.submit('old', 1)
+      await driver.submit('old', 1)
       const now = await newestCursor(database.db)
-      await desk.submit('a', 1)
-      await desk.submit('b', 1)
+      await driver.submit('a', 1)
+      await driver.submit('b', 1)
       const all = await readEvents(database.db, { after: now, limit: 9 })
       expect(all.events.map(({ data }) => data['task_id'])).toEqual(['a', 'b'])
       const own = await readEvents(database.db, { after: now, limit: 9, taskId: 'b' })
       expect(own.events).toEqual(all.events.slice(1))
       expect((await readEvents(database.db, { after: own.next, limit: 9, taskId: 'b' })).events).toEqual([])
-      desk.wall += 1000
-      await desk.submit('c', 1)
-      expect(await desk.dispatch.prune({ eventsOlderThanMs: 500 })).toBe(3)
+      driver.wall += 1000
+      await driver.submit('c', 1)
+      expect(await driver.dispatch.prune({ eventsOlderThanMs: 500 })).toBe(3)
       const left = await readEvents(database.db, { limit: 9 })
       expect(left.events.map(({ data }) => data['task_id'])).toEqual(['c'])
     })
 
     test('subscribers are notified of every change of a task', async () => {
       await using changes = await openChanges(database)
-      desk = new DispatchDesk(database, { changes })
+      driver = new DispatchDriver(database, { changes })
       const heard: string[] = []
       const stop = changes.subscribe((ids) => heard.push(...(ids === 'all' ? ['all'] : ids)))
-      await desk.submit('t', 2)
-      const [a, b] = await desk.take(2)
-      await desk.renew('n1', [{ ...a!, status: 'RUNNING' }])
-      await desk.end(a!)
-      await desk.dispatch.release('n1', [b!])
-      await desk.dispatch.cancelTask('t')
+      await driver.submit('t', 2)
+      const [a, b] = await driver.take(2)
+      await driver.renew('n1', [{ ...a!, status: 'RUNNING' }])
+      await driver.end(a!)
+      await driver.dispatch.release('n1', [b!])
+      await driver.dispatch.cancelTask('t')
       expect(heard.every((id) => id === 't')).toBe(true)
       expect(heard.length).toBeGreaterThanOrEqual(6)
       stop()
-      await desk.submit('u', 1)
+      await driver.submit('u', 1)
       expect(heard).not.toContain('u')
     })
 
     test('notifications distinguish changes that may have ended a session or the task', async () => {
       await using changes = await openChanges(database)
-      desk = new DispatchDesk(database, { changes })
+      driver = new DispatchDriver(database, { changes })
       const heard: string[] = []
       changes.subscribe((_, news) => heard.push(news))
       const after = async (step: Promise<unknown>): Promise<string[]> => {
@@ -160,15 +160,15 @@ export function describeQueries(open: () => Database): void {
         await step
         return [...heard]
       }
-      await desk.submit('t', 3)
-      const [a, b, c] = await desk.take(3)
+      await driver.submit('t', 3)
+      const [a, b, c] = await driver.take(3)
       expect(heard.at(-1)).toBe('moved')
-      expect(await after(desk.renew('n1', [{ ...a!, status: 'RUNNING' }]))).toEqual(['moved'])
-      expect(await after(desk.end(a!))).toEqual(['ended'])
-      expect(await after(desk.end(b!))).toEqual(['ended'])
-      expect(await after(desk.end(c!))).toEqual(['over'])
-      await desk.submit('u', 1)
-      expect(await after(desk.dispatch.cancelTask('u'))).toEqual(['over'])
+      expect(await after(driver.renew('n1', [{ ...a!, status: 'RUNNING' }]))).toEqual(['moved'])
+      expect(await after(driver.end(a!))).toEqual(['ended'])
+      expect(await after(driver.end(b!))).toEqual(['ended'])
+      expect(await after(driver.end(c!))).toEqual(['over'])
+      await driver.submit('u', 1)
+      expect(await after(driver.dispatch.cancelTask('u'))).toEqual(['over'])
     })
 
     test('other servers on the same database are notified too', async (context) => {
@@ -182,8 +182,8 @@ export function describeQueries(open: () => Database): void {
         target.dispatchEvent(new CustomEvent('news', { detail: ids }))
       })
       const news = once(target, 'news') as Promise<[CustomEvent]>
-      desk = new DispatchDesk(database, { changes: here })
-      await desk.dispatch.enqueue(['a', 'b'].map((id) => ({ task: makeTask(id, 1) })))
+      driver = new DispatchDriver(database, { changes: here })
+      await driver.dispatch.enqueue(['a', 'b'].map((id) => ({ task: makeTask(id, 1) })))
       expect((await news)[0].detail).toEqual(new Set(['a', 'b']))
       const more = once(target, 'news') as Promise<[CustomEvent]>
       here.announce(Array.from({ length: 2000 }, (_, i) => `task-${i}`))

@@ -5,7 +5,7 @@ import type { Sql } from '../../database.ts'
 export interface StoredNode {
   registration: NodeRegistrationRequest
   labels: string[]
-  /** Of the process that joined; absent if the node only registered. */
+  /** Id of the process that joined; absent if the node only registered. */
   bootId?: string
   metrics: NodeStageMetrics
   draining: boolean

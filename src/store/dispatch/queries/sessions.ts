@@ -21,7 +21,7 @@ export interface SessionSummary {
   failure?: Failure
   timing?: SessionTiming
   progress?: SessionProgress
-  /** Of the attempt that ended the session; absent if that attempt delivered none. */
+  /** Result of the attempt that ended the session; absent if that attempt delivered none. */
   result?: ResultReference
 }
 

@@ -19,7 +19,7 @@ import {
 } from '../../src/store/dispatch/port.ts'
 
 /** A dispatch whose time passes when told to, and short words for what tests do with it. */
-export class DispatchDesk {
+export class DispatchDriver {
   readonly database: Database
   readonly dispatch: Dispatch
   readonly leaseMs = 9000
