@@ -45,9 +45,9 @@ test('checkTask() returns no problem for a valid task', async () => {
 
 test.each([
   [{ agent: { harness: 'nope' } }, /^agent\.harness: "nope" is none of codex, /],
-  [{ builder: { strategy: 'nope' } }, /^builder\.strategy: "nope" is none of per_request, /],
+  [{ builder: { strategy: 'nope' } }, /^builder\.strategy: unknown builder "nope"\. Use per_request, /],
   [{ builder: { strategy: 'prefix_merging', config: { nope: 1 } } }, /^builder\.config: .*nope/],
-  [{ evaluator: { strategy: 'nope' } }, /^evaluator\.strategy: "nope" is none of /],
+  [{ evaluator: { strategy: 'nope' } }, /^evaluator\.strategy: unknown evaluator "nope"\. Use /],
   [{ evaluator: { strategy: 'command' } }, /^evaluator\.config\.command: /],
   [{ runtime: { backend: 'nope' } }, /^runtime\.backend: "nope" is none of local, bubblewrap, /],
   [{ agent: { harness: 'shell', custom_shell: { command: 'x' }, skills_path: '/' } }, /^agent: .*skills/],
