@@ -78,7 +78,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     const { code, stderr } = await polar('run', one, other, '--out', 'none', '--engine-url', 'http://127.0.0.1:1')
     expect(code).toBe(2)
     for (const problem of [
-      'tasks[0].evaluator.strategy: "nope" is none of',
+      'tasks[0].evaluator.strategy: unknown evaluator "nope"',
       'tasks[2].agent.harness: "nope" is none of',
       `tasks[2].runtime.prepare[0].source: ${join(dir, 'none.txt')} does not exist.`,
       'tasks[2].evaluator.config.command: ',
