@@ -7,7 +7,7 @@ import { Grading } from '../support/grade.ts'
 import { findToolchain } from '../support/graded-toolchain.ts'
 import { loadGradedTasks } from '../support/graded-tasks.ts'
 
-/** The examples of docs/evaluators.md, attacked. Their files are made below the test's own folder. */
+/** The tests attack the examples of docs/evaluators.md. The files of the examples are below the folder of the test. */
 const page = await readFile(new URL('../../docs/evaluators.md', import.meta.url), 'utf8')
 const examples = [...page.matchAll(/```yaml\n([\s\S]*?)```/g)].map(([, text]) => text!)
 const exampleWith = (text: string): string => examples.find((example) => example.includes(text))!
@@ -24,7 +24,7 @@ async function put(path: string, text: string): Promise<void> {
   await writeFile(join(grading.dir, path), text)
 }
 
-/** Grades by an example whose `/data` is the test's folder. */
+/** Returns the reward of the agent from an example evaluator. */
 async function rewardOf(context: TestContext, config: object, agent: string): Promise<number | null | undefined> {
   if (found.toolchain === undefined) return context.skip(found.reason)
   const evaluator = evaluators.create(evaluators.config.parse({ kind: 'command', ...config }), {
@@ -40,7 +40,7 @@ const WRONG = `echo 'def add(a, b): return a - b' > solution.py`
 const RIGHT = `echo 'def add(a, b): return a + b' > solution.py`
 
 test(
-  'the example with pytest gives nothing for files that configure or replace the runner',
+  'the pytest example gives reward 0 for files that configure or replace the test runner',
   { timeout: 120_000 },
   async (context) => {
     await put(
@@ -80,7 +80,7 @@ test(
   },
 )
 
-test('the example with a score gives nothing for links to what is expected', { timeout: 60_000 }, async (context) => {
+test('the score example gives reward 0 for links to the expected output', { timeout: 60_000 }, async (context) => {
   await put('task-17/inputs/1', '2 2')
   await put('task-17/expected/1', '4\n')
   await put(
