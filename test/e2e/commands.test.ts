@@ -284,12 +284,12 @@ else
       ]
       const { NODE_EXTRA_CA_CERTS: _, ...untrusting } = trainerEnv
       const theirs = makeAuthority('theirs').ca
-      const [trainer, stranger, otherNode] = await Promise.all([
+      const [trainer, unknownNode, otherNode] = await Promise.all([
         polar(['task', 'ls', '--token-file', 'wrong.token'], trainerEnv),
         polar(nodeWords('--token-file', 'wrong.token', '--id', 'gpu-2'), nodeEnv),
         polar(nodeWords('--token-file', 'gpus.token', '--id', 'cpu-1'), nodeEnv),
       ])
-      for (const { code, stderr } of [trainer, stranger])
+      for (const { code, stderr } of [trainer, unknownNode])
         expect([code, stderr]).toEqual([1, expect.stringMatching(/token is not known.*--token-file FILE/)])
       const mine = /"gpus" is only for the node gpu-\*, not for "cpu-1"; use a node id that matches/
       expect([otherNode.code, otherNode.stderr]).toEqual([1, expect.stringMatching(mine)])

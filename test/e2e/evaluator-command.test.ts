@@ -34,8 +34,8 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     const reward = 'stdout'
     expect(await rewardOf({ command: 'echo noise; echo 0.25; echo', reward })).toBe(0.25)
     expect(await rewardOf({ command: 'echo -1.5e-1', reward, reward_range: [-1, 1] })).toBe(-0.15)
-    const said = '{"reward": 0.5, "components": {"style": 1, "tests": 0}, "metadata": {"passed": 3}}'
-    const { result } = await grade({ command: `echo '${said}'`, reward })
+    const output = '{"reward": 0.5, "components": {"style": 1, "tests": 0}, "metadata": {"passed": 3}}'
+    const { result } = await grade({ command: `echo '${output}'`, reward })
     expect(result).toMatchObject({
       outcome_reward: 0.5,
       components: { style: 1, tests: 0 },
@@ -98,7 +98,11 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
   test.each([
     ['code of the agent that exits with 127', 'sh code', 'echo exit 127 > code'],
     ['code of the agent that exits with 126', 'sh code', 'echo exit 126 > code'],
-    ['code that imitates the error message of a shell', 'sh code', 'echo "echo sh: 1: pytest: not found >&2; exit 127" > code'],
+    [
+      'code that imitates the error message of a shell',
+      'sh code',
+      'echo "echo sh: 1: pytest: not found >&2; exit 127" > code',
+    ],
     ['a program of the agent that is not executable', 'exec ./program', 'echo x > program'],
     ['a program that the agent did not write', './program', 'true'],
     ['code that kills the shell of the command', 'sh code; true', "echo 'kill -9 $PPID' > code"],

@@ -88,7 +88,7 @@ test('the score example gives reward 0 for links to the expected output', { time
     'import sys\nout, expected = (open(f"{name}/1").read() for name in sys.argv[1:])\nprint(1 if out == expected else 0)\n',
   )
   const { config } = parse(exampleWith('compare.py').replaceAll('/data', grading.dir)) as { config: object }
-  const given = { ...config, missing_reward: 'zero' }
+  const zeroIfMissing = { ...config, missing_reward: 'zero' }
   const honest = `echo 'print(sum(map(int, input().split())))' > solution.py`
   const attacks = [
     `mkdir out; ln -s ../expected/1 out/1; echo 'import sys; sys.exit(1)' > solution.py`,
@@ -96,6 +96,6 @@ test('the score example gives reward 0 for links to the expected output', { time
     `echo 'import os, shutil; shutil.rmtree("out"); os.symlink("expected", "out")' > solution.py`,
     `echo 'import os; os.remove("out/1"); os.symlink("/workspace/expected/1", "out/1")' > solution.py`,
   ]
-  for (const attack of attacks) expect(await rewardOf(context, given, attack), attack).toBe(0)
-  expect(await rewardOf(context, given, honest)).toBe(1)
+  for (const attack of attacks) expect(await rewardOf(context, zeroIfMissing, attack), attack).toBe(0)
+  expect(await rewardOf(context, zeroIfMissing, honest)).toBe(1)
 })

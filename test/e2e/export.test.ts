@@ -265,7 +265,11 @@ async function recordEdited(dir: string): Promise<void> {
     const body = { model: 'edit', messages: messages as never, tools: [tool] }
     const { content, tool_calls: calls } = (await stack.client().chat.completions.create(body)).choices[0]!.message
     const toolCalls = (calls ?? []) as NonNullable<WireMessage['tool_calls']>
-    messages.push({ role: 'assistant', content: edited ?? content, ...(toolCalls.length > 0 && { tool_calls: toolCalls }) })
+    messages.push({
+      role: 'assistant',
+      content: edited ?? content,
+      ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
+    })
     for (const { id } of toolCalls) messages.push({ role: 'tool', tool_call_id: id, content: `result of ${id}` })
     if (toolCalls.length === 0) messages.push({ role: 'user', content: 'Thanks.' })
   }

@@ -263,19 +263,22 @@ describe('faults of the engine', () => {
     ['a 503', '{ kind: status, status: 503 }', 503, 'upstream.overloaded'],
     ['a reset before the first byte', '{ kind: reset }', 502, 'upstream.reset'],
     ['bytes that are not JSON', '{ kind: malformed }', 502, 'upstream.bad-stream'],
-  ])('%s: the caller receives an error of the OpenAI API, and the log has the failure code', async (_, text, status, code) => {
-    await using stack = await Stack.start({ script: fault(text) })
-    const error = await stack
-      .client()
-      .chat.completions.create(call)
-      .catch((thrown: unknown) => thrown)
-    expect(error).toBeInstanceOf(OpenAI.APIError)
-    expect(error).toMatchObject({ status })
-    if (status === 429) expect((error as InstanceType<typeof OpenAI.APIError>).headers?.get('retry-after')).toBe('2')
-    const [turn] = (await stack.recorded()).turns
-    expect(turn).toMatchObject({ failure: { code }, delivery: 'undelivered' })
-    expect(turn?.response?.grade).not.toBe('exact')
-  })
+  ])(
+    '%s: the caller receives an error of the OpenAI API, and the log has the failure code',
+    async (_, text, status, code) => {
+      await using stack = await Stack.start({ script: fault(text) })
+      const error = await stack
+        .client()
+        .chat.completions.create(call)
+        .catch((thrown: unknown) => thrown)
+      expect(error).toBeInstanceOf(OpenAI.APIError)
+      expect(error).toMatchObject({ status })
+      if (status === 429) expect((error as InstanceType<typeof OpenAI.APIError>).headers?.get('retry-after')).toBe('2')
+      const [turn] = (await stack.recorded()).turns
+      expect(turn).toMatchObject({ failure: { code }, delivery: 'undelivered' })
+      expect(turn?.response?.grade).not.toBe('exact')
+    },
+  )
 
   test.each([
     ['cut', '{ kind: cut, after_tokens: 3 }', 'upstream.bad-stream'],

@@ -255,7 +255,8 @@ describe('when a gateway process exits', () => {
     using bad = await SandboxSocket.open(gateway, hostile)
     using good = await SandboxSocket.open(gateway, innocent)
     const begin = async (...calls: [SandboxSocket, SessionAccess][]): Promise<void> => {
-      for (const [sandboxSocket, session] of calls) call(sandboxSocket.to, session, { content: 'SCRIPT:slow' }).catch(() => {})
+      for (const [sandboxSocket, session] of calls)
+        call(sandboxSocket.to, session, { content: 'SCRIPT:slow' }).catch(() => {})
       await expect.poll(() => gateway.status()).toMatchObject({ inFlight: calls.length })
     }
     for (let kills = 0; kills < 2; kills++) {

@@ -32,8 +32,8 @@ async function grade(
   options: Omit<GradeOptions, 'evaluator'> = {},
 ) {
   if (!grading.runtime.capabilities.isolatesFiles) return context.skip('/tests and /logs would be those of the machine')
-  const given = { kind: 'harbor', tests_dir: await writeTests(script), max_files: 5000, ...config }
-  return grading.grade({ ...options, evaluator: evaluators.create(evaluators.config.parse(given), deps) })
+  const settings = { kind: 'harbor', tests_dir: await writeTests(script), max_files: 5000, ...config }
+  return grading.grade({ ...options, evaluator: evaluators.create(evaluators.config.parse(settings), deps) })
 }
 
 const writeReward = (reward: string, file = 'reward.txt') => `echo '${reward}' > /logs/verifier/${file}`

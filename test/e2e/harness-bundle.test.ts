@@ -100,12 +100,7 @@ test('check reports changed, removed and added files and does not run the harnes
   expect(stdout).toContain('pi-coding-agent/dist/extra.js does not belong there\n')
 })
 
-async function runPlan({
-  command,
-  cwd,
-  env,
-  stdin,
-}: LaunchPlan): Promise<{ exitCode: number | null; stdout: string }> {
+async function runPlan({ command, cwd, env, stdin }: LaunchPlan): Promise<{ exitCode: number | null; stdout: string }> {
   const [file, ...args] = command
   const child = spawn(file, args, { cwd, env: { ...env }, stdio: ['pipe', 'pipe', 'inherit'] })
   child.stdin.end(stdin)

@@ -218,7 +218,7 @@ const violations: [what: string, rule: string, corrupt: (history: History) => Hi
     (h) => withoutEvents(h, ({ sessionId, isRefilled }) => sessionId === 'a1' && isRefilled === undefined),
   ],
   [
-    'the followed stream differs from the stored results',
+    'the followed stream differs from the result stream',
     'routes-disagree',
     (h) => withTask(h, 'a', (t) => ({ ...t, followed: t.stream.toReversed() })),
   ],
@@ -240,7 +240,11 @@ const violations: [what: string, rule: string, corrupt: (history: History) => Hi
   ['a task does not end in time', 'not-over-in-time', (h) => ({ ...h, final: { ...h.final, unfinished: ['a'] } })],
   ['a server crashes', 'crashed', (h) => ({ ...h, final: { ...h.final, crashes: ['server'] } })],
   ['the tables are inconsistent', 'books-disagree', (h) => withDatabase(h, { problems: ['ended of a is 1, not 2'] })],
-  ['a process of a sandbox is left', 'left-behind', (h) => ({ ...h, final: { ...h.final, left: ['process 7: bash'] } })],
+  [
+    'a process of a sandbox is left',
+    'left-behind',
+    (h) => ({ ...h, final: { ...h.final, left: ['process 7: bash'] } }),
+  ],
 ]
 
 test.each(violations)('%s: %s', (_, rule, corrupt) => {

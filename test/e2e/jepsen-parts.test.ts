@@ -83,13 +83,13 @@ test('a node in its own network namespace can connect to the server unless its l
   for (const { prefix, serverHost, wire } of network.links) {
     await using server = await serve(serverHost, async (_, outgoing) => void outgoing.end('server'))
     await using other = await serve(network.host, async (_, outgoing) => void outgoing.end('engine'))
-    const [enter = '', ...given] = prefix
+    const [program = '', ...args] = prefix
     // This process serves the responses, so it must not block.
     const get = async (url: string): Promise<string> => {
       const script = `fetch(process.argv[1], { signal: AbortSignal.timeout(1500) })
         .then((answer) => answer.text()).then(console.log, () => console.log('nothing'))`
       const options = { stdio: ['ignore', 'pipe', 'inherit'] as ['ignore', 'pipe', 'inherit'] }
-      const child = spawn(enter, [...given, process.execPath, '-e', script, url], options)
+      const child = spawn(program, [...args, process.execPath, '-e', script, url], options)
       return (await Array.fromAsync(child.stdout)).join('').trim()
     }
     expect(await get(server.url)).toBe('server')

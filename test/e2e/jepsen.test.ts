@@ -37,9 +37,15 @@ test(
   () => expectNothingLost('embedded'),
 )
 
-test('PostgreSQL: no result is lost, duplicated or invented, even if PostgreSQL is killed as well', { timeout: TIMEOUT_MS }, async (context) => {
-  const reason = whyNoPostgres()
-  if (reason !== undefined) return context.skip(reason)
-  await using postgres = await startPostgres({ fsync: true })
-  await expectNothingLost('postgres', { postgres: { cluster: postgres, url: await postgres.createDatabase('jepsen') } })
-})
+test(
+  'PostgreSQL: no result is lost, duplicated or invented, even if PostgreSQL is killed as well',
+  { timeout: TIMEOUT_MS },
+  async (context) => {
+    const reason = whyNoPostgres()
+    if (reason !== undefined) return context.skip(reason)
+    await using postgres = await startPostgres({ fsync: true })
+    await expectNothingLost('postgres', {
+      postgres: { cluster: postgres, url: await postgres.createDatabase('jepsen') },
+    })
+  },
+)
