@@ -29,7 +29,7 @@ const missing = ((): string | undefined => {
   }
 })()
 
-/** Repositories over HTTPS, as files; `/private` needs a login, `/moved` leads to the other server. */
+/** Serves repositories over HTTPS as files. `/private` requires a login; `/moved` redirects to the other server. */
 class GitServer implements AsyncDisposable {
   readonly received: { url: string; authorization: string | undefined }[] = []
   readonly #server: Server
@@ -65,9 +65,9 @@ class GitServer implements AsyncDisposable {
     { authorization }: IncomingHttpHeaders,
   ): Promise<{ status: number; headers?: Record<string, string>; body?: Buffer }> {
     this.received.push({ url, authorization })
-    const [, place = '', path = ''] = /^\/(public|private|moved)\/([^?]*)/.exec(url) ?? []
-    if (place === 'moved') return { status: 301, headers: { location: url.replace('/moved', this.#movedTo) } }
-    if (place === 'private' && authorization !== basic('robot', TOKEN))
+    const [, folder = '', path = ''] = /^\/(public|private|moved)\/([^?]*)/.exec(url) ?? []
+    if (folder === 'moved') return { status: 301, headers: { location: url.replace('/moved', this.#movedTo) } }
+    if (folder === 'private' && authorization !== basic('robot', TOKEN))
       return { status: 401, headers: { 'www-authenticate': 'Basic realm="git"' } }
     const body = await readFile(join(scratch, 'bare.git', path)).catch(() => undefined)
     return body === undefined ? { status: 404 } : { status: 200, body }
@@ -101,7 +101,7 @@ beforeAll(async () => {
   server = await GitServer.start()
   other = await GitServer.start()
   server.move(other)
-  // All the places where a user may keep a login that fits.
+  // Every file and program from which git could read a login that the server accepts.
   await mkdir(join(home, '.config', 'git'), { recursive: true })
   const header = `Authorization: ${basic('robot', TOKEN)}`
   const settings = `[credential]\n\thelper = "!printf 'username=robot\\\\npassword=${TOKEN}\\\\n'"\n[http]\n\textraHeader = ${header}\n`
@@ -121,7 +121,7 @@ beforeEach((context) => {
   other.received.length = 0
 })
 
-/** As on the machine of a user with logins everywhere. */
+/** The environment of a user whose git and SSH settings contain logins for the server. */
 function ambient(): Record<string, string | undefined> {
   return {
     PATH: process.env['PATH'],
@@ -156,16 +156,16 @@ async function checkOut(
 
 const robot = (host: string): GitCredential => ({ kind: 'token', host, user: 'robot', token: TOKEN })
 
-describe('a checkout by https', { timeout: 60_000 }, () => {
-  test('sends no login of the user of the node', async () => {
+describe('a checkout over HTTPS', { timeout: 60_000 }, () => {
+  test('sends no credentials of the user who runs the node', async () => {
     expect((await checkOut(`https://${server.host}/public`, [])).files).toContain('file')
-    const refused = await checkOut(`https://${server.host}/private`, []).catch((error: unknown) => error)
-    expect(refused).toMatchObject({ code: 'runtime.prepare-failed' })
+    const rejected = await checkOut(`https://${server.host}/private`, []).catch((error: unknown) => error)
+    expect(rejected).toMatchObject({ code: 'runtime.prepare-failed' })
     expect(server.received.length).toBeGreaterThan(1)
     expect(server.received.filter(({ authorization }) => authorization !== undefined)).toEqual([])
   })
 
-  test('sends the login that the configuration names for the host, and keeps it nowhere', async () => {
+  test('sends the token configured for the host, and writes it neither to command lines nor to the cache', async () => {
     const log = join(scratch, 'commands')
     const bin = join(scratch, 'bin')
     await mkdir(bin)
@@ -182,7 +182,7 @@ describe('a checkout by https', { timeout: 60_000 }, () => {
       if (entry.isFile()) expect(await readFile(join(entry.parentPath, entry.name), 'latin1')).not.toContain(TOKEN)
   })
 
-  test('sends a login to no other host and no other port, also not after a redirect', async () => {
+  test('sends credentials to no other host or port, even after a redirect', async () => {
     for (const credential of [robot('127.0.0.1'), robot(other.host), robot('github.com')])
       await expect(checkOut(`https://${server.host}/private`, [credential])).rejects.toThrow()
     await expect(checkOut(`https://${server.host}/moved`, [robot(server.host)])).rejects.toThrow()
@@ -192,8 +192,8 @@ describe('a checkout by https', { timeout: 60_000 }, () => {
   })
 })
 
-describe('a checkout by ssh', { timeout: 60_000 }, () => {
-  /** Writes down how it is called, and has no repository. */
+describe('a checkout over SSH', { timeout: 60_000 }, () => {
+  /** Creates an `ssh` program that logs its arguments and environment and then fails. */
   async function fakeSsh(): Promise<{ env: Record<string, string>; calls(): Promise<string> }> {
     const bin = join(scratch, `ssh-${(count += 1)}`)
     await mkdir(bin)
@@ -205,7 +205,7 @@ describe('a checkout by ssh', { timeout: 60_000 }, () => {
     return { env: { PATH: `${bin}:${process.env['PATH']}` }, calls: () => readFile(log, 'utf8') }
   }
 
-  test('needs a key that the configuration names for the host', async () => {
+  test('requires an SSH key configured for the host', async () => {
     const ssh = await fakeSsh()
     for (const credentials of [[], [robot('git.example')]])
       await expect(checkOut('ssh://git@git.example/team/x.git', credentials, ssh.env)).rejects.toMatchObject({
@@ -215,7 +215,7 @@ describe('a checkout by ssh', { timeout: 60_000 }, () => {
     expect(await ssh.calls()).toBe('')
   })
 
-  test('uses that key and its known hosts, and neither agent nor files of the user', async () => {
+  test('uses the configured key and known hosts file, and neither the SSH agent nor files of the user', async () => {
     const ssh = await fakeSsh()
     const credential = {
       kind: 'ssh',
@@ -236,7 +236,7 @@ describe('a checkout by ssh', { timeout: 60_000 }, () => {
 })
 
 test.each(['http://127.0.0.1:1/x', 'git://127.0.0.1/x', 'ext::sh -c true', 'ftp://127.0.0.1/x'])(
-  'a checkout from %s is refused before git starts',
+  'a checkout from %s is rejected before git starts',
   async (repository) => {
     await expect(checkOut(repository, [], { PATH: '/nowhere' })).rejects.toMatchObject({ code: 'config.invalid' })
   },

@@ -15,7 +15,7 @@ const LIMITS = { maxBytes: 1e9, maxAgeMs: 1e9 }
 const scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-checkouts-'))
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
-/** As the owner of a repository would call it. */
+/** Runs git as the author of a test repository. */
 function git(cwd: string, ...args: string[]): string {
   const env = {
     PATH: process.env['PATH'],
@@ -30,7 +30,7 @@ function git(cwd: string, ...args: string[]): string {
 
 interface Example {
   path: string
-  /** From the first to the last; the last is on no branch. */
+  /** In order of creation. The last commit is on no branch. */
   commits: string[]
 }
 
@@ -112,7 +112,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       return Buffer.concat(chunks).toString().trim()
     }
 
-    test('the tree is there as of that commit, git works in it, and nothing later or of this machine is', async () => {
+    test('the sandbox has the tree and history of the commit, without later commits, refs and paths of this machine', async () => {
       const [first = '', second = ''] = example.commits
       await using sandbox = await prepared([step(second)])
       expect(await run(sandbox, 'cd repo && cat file && ./run.sh && git status --porcelain')).toBe('two\nran')
@@ -125,37 +125,37 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       expect(await run(sandbox, `cd repo; git cat-file -t ${example.commits[2]}`)).toContain('fatal')
     })
 
-    test('it may have little history, and be a commit that no branch leads to', async () => {
+    test('a commit that is on no branch is checked out with limited depth', async () => {
       const hidden = example.commits[3] ?? ''
       await using sandbox = await prepared([step(hidden, { depth: 1 })])
       expect(await run(sandbox, 'cd repo && cat file && git rev-list HEAD')).toBe(`hidden\n${hidden}`)
     })
 
-    test('it may be the folder that commands run in', async () => {
+    test('the target may be the working directory', async () => {
       const [first = ''] = example.commits
       await using sandbox = await prepared([step(first, { target: '.' })])
       expect(await run(sandbox, 'cat file; git status --porcelain')).toBe('one')
     })
 
-    test('the repository is asked once, also by many at the same time, and not for what is there', async () => {
+    test('concurrent checkouts fetch the repository once and check out each commit once', async () => {
       const own = join(scratch, `once-${kind}`)
       const log = join(scratch, `asked-${kind}`)
       const bin = join(scratch, `bin-${kind}`)
       await mkdir(bin)
-      // A git that notes what it is asked for, and is the real one.
+      // Logs its arguments and runs the real git.
       const real = execFileSync('which', ['git'], { encoding: 'utf8' }).trim()
       await writeFile(join(bin, 'git'), `#!/bin/sh\necho "$@" >> ${log}\nexec ${real} "$@"\n`, { mode: 0o755 })
       checkouts = checkoutsIn(own, { PATH: `${bin}:${process.env['PATH']}` })
       const [first = '', second = ''] = example.commits
-      const boxes = await Promise.all([first, first, first, second].map((commit) => prepared([step(commit)])))
-      for (const sandbox of boxes) await sandbox.stop()
-      const asked = (await readFile(log, 'utf8')).split('\n')
-      expect(asked.filter((line) => line.includes(`-- ${example.path} +refs`))).toHaveLength(1)
-      expect(asked.filter((line) => line.includes(' checkout '))).toHaveLength(2)
+      const sandboxes = await Promise.all([first, first, first, second].map((commit) => prepared([step(commit)])))
+      for (const sandbox of sandboxes) await sandbox.stop()
+      const commands = (await readFile(log, 'utf8')).split('\n')
+      expect(commands.filter((line) => line.includes(`-- ${example.path} +refs`))).toHaveLength(1)
+      expect(commands.filter((line) => line.includes(' checkout '))).toHaveLength(2)
       checkouts = checkoutsIn(cache)
     })
 
-    test('a prepared sandbox is found again by repository and commit', async () => {
+    test('a prepared sandbox is reused for the same repository and commit only', async () => {
       const warm = new WarmStarts(runtime, { checkouts })
       const [first = '', second = ''] = example.commits
       const start = (commit: string) => warm.start(toSpec(), [step(commit)], AbortSignal.timeout(30_000))
@@ -174,22 +174,22 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       expect(await run(cold, 'cat repo/file')).toBe('one')
     })
 
-    test('a commit or repository that is not there is told', async () => {
+    test('a missing commit or an unreachable repository fails with a message that names it', async () => {
       const missing = 'a'.repeat(40)
       await expect(prepared([step(missing)])).rejects.toMatchObject({
         code: 'config.invalid',
         message: expect.stringContaining(`${example.path} has no commit ${missing}`),
       })
       const repository = 'https://127.0.0.1:9/x.git'
-      const refused = await prepared([step(missing, { repository })]).catch((error: unknown) => error)
-      expect(refused).toMatchObject({ code: 'runtime.prepare-failed' })
-      expect((refused as Error).message).toContain('https://127.0.0.1:9/x.git')
+      const rejected = await prepared([step(missing, { repository })]).catch((error: unknown) => error)
+      expect(rejected).toMatchObject({ code: 'runtime.prepare-failed' })
+      expect((rejected as Error).message).toContain('https://127.0.0.1:9/x.git')
       for (const { id } of await runtime.list()) await runtime.remove(id)
     })
   })
 }
 
-test('neither settings of the user nor anything in a repository runs on this machine', async () => {
+test('no setting of the user and no hook, filter or submodule of a repository runs a program on this machine', async () => {
   const proof = join(scratch, 'proof')
   const home = join(scratch, 'home')
   await mkdir(home)
@@ -210,13 +210,13 @@ test('neither settings of the user nor anything in a repository runs on this mac
   const checkouts = checkoutsIn(join(scratch, 'cache-evil'), { HOME: home, GIT_DIR: '/nowhere' })
   const uploaded: string[] = []
   const upload = async (source: string): Promise<void> => void uploaded.push(...(await readdir(source)))
-  const wanted = { repository: evil, commit, target: '/x' }
-  await checkouts.upload(wanted, { upload } as unknown as Sandbox, AbortSignal.timeout(30_000))
+  const checkout = { repository: evil, commit, target: '/x' }
+  await checkouts.upload(checkout, { upload } as unknown as Sandbox, AbortSignal.timeout(30_000))
   expect(uploaded.toSorted()).toEqual(['.git', '.gitattributes', '.gitmodules', 's'])
   await expect(readFile(proof)).rejects.toMatchObject({ code: 'ENOENT' })
 })
 
-test('one that is cut short leaves the turn to others, and nothing half done', async () => {
+test('an aborted checkout releases its lock and leaves no partial result', async () => {
   const [first = ''] = example.commits
   const dir = join(scratch, 'cache-cut')
   const bin = join(scratch, 'bin-slow')
@@ -224,9 +224,9 @@ test('one that is cut short leaves the turn to others, and nothing half done', a
   await writeFile(join(bin, 'git'), '#!/bin/sh\nsleep 60\n', { mode: 0o755 })
   const upload = async (): Promise<void> => {}
   const sandbox = { upload } as unknown as Sandbox
-  const wanted = { repository: example.path, commit: first, target: '/x' }
-  const slow = checkoutsIn(dir, { PATH: `${bin}:/usr/bin:/bin` }).upload(wanted, sandbox, AbortSignal.timeout(300))
+  const checkout = { repository: example.path, commit: first, target: '/x' }
+  const slow = checkoutsIn(dir, { PATH: `${bin}:/usr/bin:/bin` }).upload(checkout, sandbox, AbortSignal.timeout(300))
   await expect(slow).rejects.toMatchObject({ name: 'TimeoutError' })
-  await checkoutsIn(dir).upload(wanted, sandbox, AbortSignal.timeout(30_000))
+  await checkoutsIn(dir).upload(checkout, sandbox, AbortSignal.timeout(30_000))
   expect((await readdir(dir)).filter((name) => name.includes('lock'))).toEqual([])
 })

@@ -34,7 +34,7 @@ test.each(COMMANDS)(
   async (...words) => {
     const args = words.at(-1) === '--from' ? [...words, dir] : words
     const child = spawn(process.execPath, [main, ...args], { cwd: dir, stdio: ['ignore', 'pipe', 'pipe'] })
-    // Closed long before the command has started up, so that its first write fails.
+    // Closed before the command has started, so that its first write fails.
     child.stdout.destroy()
     const [stderr, [code]] = await Promise.all([text(child.stderr), once(child, 'exit') as Promise<[number | null]>])
     expect(stderr).not.toMatch(/EPIPE|at .*node:/)
@@ -42,7 +42,7 @@ test.each(COMMANDS)(
   },
 )
 
-test('a closed standard error changes neither the exit status nor what is printed', async () => {
+test('a closed standard error changes neither the exit status nor standard output', async () => {
   const child = spawn(process.execPath, [main, 'export', 'all', '--from', dir], { stdio: ['ignore', 'pipe', 'pipe'] })
   child.stderr.destroy()
   const [stdout, [code]] = await Promise.all([text(child.stdout), once(child, 'exit') as Promise<[number | null]>])

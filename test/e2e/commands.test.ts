@@ -15,8 +15,8 @@ import { bashAgent } from '../support/bash-agent.ts'
 import { startPostgres, whyNoPostgres, type Postgres } from '../support/postgres.ts'
 
 const main = join(import.meta.dirname, '../../src/cli/main.ts')
-/** A supervisor that is kind waits for ten seconds before it kills. */
-const GOOD_TIME_MS = 10_000
+/** A common grace period of supervisors between SIGTERM and SIGKILL. */
+const GRACE_PERIOD_MS = 10_000
 
 let dir: string
 let postgres: Postgres
@@ -28,7 +28,7 @@ afterAll(async () => {
   await rm(dir, { recursive: true, force: true })
 })
 
-/** What was there before is none of a test's business. */
+/** Starts the CLI without the Polar and CA variables of the environment that runs the tests. */
 function start(words: readonly string[], more: Record<string, string> = {}): ChildProcess {
   const env = Object.fromEntries(
     Object.entries(process.env).filter(([name]) => !/^(?:POLAR_|NODE_EXTRA_CA_CERTS$)/.test(name)),
@@ -54,7 +54,7 @@ interface Running {
 async function startReady(words: readonly string[], env: Record<string, string> = {}): Promise<Running> {
   const child = start([...words, '--json'], env)
   let log = ''
-  child.stderr!.setEncoding('utf8').on('data', (said: string) => (log += said))
+  child.stderr!.setEncoding('utf8').on('data', (chunk: string) => (log += chunk))
   const line = await Promise.race([
     once(createInterface({ input: child.stdout! }), 'line') as Promise<[string]>,
     once(child, 'exit').then(([code]) => {
@@ -89,11 +89,11 @@ async function end({ child }: Running, signal: NodeJS.Signals): Promise<{ code: 
   return { code, ms: performance.now() - startedAt }
 }
 
-async function untilThere(path: string): Promise<void> {
+async function waitForFile(path: string): Promise<void> {
   await vi.waitFor(() => expect(existsSync(path), path).toBe(true), { timeout: 30_000, interval: 50 })
 }
 
-/** An authority, and a certificate of it for this machine. */
+/** Creates a certificate authority, and a certificate for localhost that it signed. */
 function makeAuthority(name: string): { ca: string; cert: string; key: string } {
   const folder = (file: string): string => join(dir, `${name}-${file}.pem`)
   const [ca, caKey, cert, key] = [folder('ca'), folder('ca-key'), folder('cert'), folder('key')]
@@ -106,8 +106,8 @@ function makeAuthority(name: string): { ca: string; cert: string; key: string } 
   return { ca, cert, key }
 }
 
-/** The one address that several servers are behind: goes to the first of them that is there. Knows nothing of TLS. */
-class FrontDoor {
+/** TCP load balancer: forwards each connection to the first backend that accepts it, without terminating TLS. */
+class LoadBalancer {
   readonly backends: number[] = []
   readonly #sockets = new Set<Socket>()
   readonly #server: Server
@@ -127,13 +127,13 @@ class FrontDoor {
     socket.on('error', () => {}).on('close', () => this.#sockets.delete(socket))
     if (port === undefined) return void socket.destroy()
     const backend = connect(port, '127.0.0.1')
-    let isThrough = false
+    let isConnected = false
     backend.on('connect', () => {
-      isThrough = true
+      isConnected = true
       socket.pipe(backend).pipe(socket)
     })
-    backend.on('error', () => (isThrough ? socket.destroy() : this.#forward(socket, others)))
-    backend.on('close', () => isThrough && socket.destroy())
+    backend.on('error', () => (isConnected ? socket.destroy() : this.#forward(socket, others)))
+    backend.on('close', () => isConnected && socket.destroy())
     socket.on('close', () => backend.destroy())
   }
 
@@ -164,21 +164,21 @@ function whyNot(): string | undefined {
 }
 
 const reason = whyNot()
-if (reason !== undefined) test('the commands of a site', (context) => context.skip(reason))
+if (reason !== undefined) test('server and node commands with TLS on PostgreSQL', (context) => context.skip(reason))
 else
-  describe('servers with TLS on PostgreSQL, behind one address', { timeout: 120_000 }, () => {
-    const door = new FrontDoor()
+  describe('two servers with TLS on PostgreSQL behind a load balancer', { timeout: 120_000 }, () => {
+    const balancer = new LoadBalancer()
     const running: Running[] = []
     let address: string
     let ours: ReturnType<typeof makeAuthority>
     let first: Running
     let second: Running
     let node: Running
-    /** As a trainer and as a node of this site begin every command. */
-    let asTrainer: Record<string, string>
-    let asNode: Record<string, string>
+    /** Environment variables for commands of a trainer and of a node. */
+    let trainerEnv: Record<string, string>
+    let nodeEnv: Record<string, string>
 
-    const task = (...words: string[]): Promise<Ended> => polar(['task', ...words], asTrainer)
+    const task = (...words: string[]): Promise<Ended> => polar(['task', ...words], trainerEnv)
     const startServer = async (name: string, env: Record<string, string>): Promise<Running> => {
       const words = ['server', '--config', 'site.yaml', '--port', '0', '--dir', join(dir, name)]
       const server = await startReady(words, env)
@@ -189,7 +189,7 @@ else
       postgres = await startPostgres()
       const url = await postgres.createDatabase('site')
       ours = makeAuthority('ours')
-      address = `https://localhost:${await door.open()}`
+      address = `https://localhost:${await balancer.open()}`
       const tokens = { trainer: ['trainer', 'read'], gpus: ['node'] }
       for (const name of Object.keys(tokens))
         await writeFile(join(dir, `${name}.token`), `${name}-${randomBytes(18).toString('hex')}\n`, { mode: 0o600 })
@@ -209,27 +209,27 @@ else
       }
       await writeFile(join(dir, 'site.yaml'), stringify({ server }))
       await writeFile(join(dir, 'bare.yaml'), stringify({ server: { ...server, tokens: [] } }))
-      asTrainer = {
+      trainerEnv = {
         POLAR_SERVER_URL: address,
         POLAR_TOKEN_FILE: join(dir, 'trainer.token'),
         NODE_EXTRA_CA_CERTS: ours.ca,
       }
-      asNode = { NODE_EXTRA_CA_CERTS: ours.ca }
-      // Its sandboxes see the disk, which is how a test and an agent wait for each other.
+      nodeEnv = { NODE_EXTRA_CA_CERTS: ours.ca }
+      // Local sandboxes share the file system with the test, so test and agent synchronize through files.
       await writeFile(join(dir, 'node.yaml'), stringify({ data: 'n', node: { allow: { runtimes: ['local'] } } }))
       first = await startServer('one', { POLAR_DATABASE_URL: url })
       second = await startServer('two', { POLAR_DATABASE_URL: url })
-      door.backends.push(...[first, second].map(({ ready }) => Number(new URL(ready.url).port)))
+      balancer.backends.push(...[first, second].map(({ ready }) => Number(new URL(ready.url).port)))
       const joining = ['--server', address, '--token-file', 'gpus.token', '--id', 'gpu-1']
-      node = await startReady(['node', '--config', 'node.yaml', ...SCRIPTED, ...joining], asNode)
+      node = await startReady(['node', '--config', 'node.yaml', ...SCRIPTED, ...joining], nodeEnv)
       running.push(node)
     }, 120_000)
     afterAll(() => {
       for (const { child } of running) child.kill('SIGKILL')
-      door.close()
+      balancer.close()
     })
 
-    test('a server that others can reach does not start without tokens', async () => {
+    test('a server that is reachable from other machines does not start without tokens', async () => {
       const { code, stderr } = await polar([
         'server',
         '--config',
@@ -245,7 +245,7 @@ else
       ])
     })
 
-    test('tasks are submitted, followed and looked at over TLS', async () => {
+    test('task submit, wait, show and ls work over TLS', async () => {
       expect(node.ready).toMatchObject({ url: address, node_id: 'gpu-1' })
       expect(first.log()).not.toContain('Warning')
       await writeFile(join(dir, 'quick.json'), JSON.stringify(toTask('quick', 'call hello > answer.txt')))
@@ -260,19 +260,19 @@ else
       expect(await task('ls')).toMatchObject({ code: 0, stdout: expect.stringMatching(/quick +completed.* 1\.000/) })
     })
 
-    test('what is cancelled ends, and says so', async () => {
+    test('task cancel ends a running task, and task wait prints its status', async () => {
       const started = join(dir, 'cancel-started')
       await writeFile(
         join(dir, 'endless.json'),
         JSON.stringify(toTask('endless', `call hello > answer.txt; touch ${started}; sleep 1000`)),
       )
       await task('submit', 'endless.json')
-      await untilThere(started)
+      await waitForFile(started)
       expect(await task('cancel', 'endless')).toMatchObject({ code: 0, stdout: expect.stringContaining('endless') })
       expect(await task('wait', 'endless')).toMatchObject({ stdout: expect.stringMatching(/endless +cancelled/) })
     })
 
-    test('mistakes get a sentence that says what to try', async () => {
+    test('errors of tokens, node ids, certificates and URLs name the correction', async () => {
       const nodeWords = (...words: string[]) => [
         'node',
         '--server',
@@ -282,14 +282,14 @@ else
         ...SCRIPTED,
         ...words,
       ]
-      const { NODE_EXTRA_CA_CERTS: _, ...untrusting } = asTrainer
+      const { NODE_EXTRA_CA_CERTS: _, ...untrusting } = trainerEnv
       const theirs = makeAuthority('theirs').ca
-      const [trainer, stranger, otherNode] = await Promise.all([
-        polar(['task', 'ls', '--token-file', 'wrong.token'], asTrainer),
-        polar(nodeWords('--token-file', 'wrong.token', '--id', 'gpu-2'), asNode),
-        polar(nodeWords('--token-file', 'gpus.token', '--id', 'cpu-1'), asNode),
+      const [trainer, unknownNode, otherNode] = await Promise.all([
+        polar(['task', 'ls', '--token-file', 'wrong.token'], trainerEnv),
+        polar(nodeWords('--token-file', 'wrong.token', '--id', 'gpu-2'), nodeEnv),
+        polar(nodeWords('--token-file', 'gpus.token', '--id', 'cpu-1'), nodeEnv),
       ])
-      for (const { code, stderr } of [trainer, stranger])
+      for (const { code, stderr } of [trainer, unknownNode])
         expect([code, stderr]).toEqual([1, expect.stringMatching(/token is not known.*--token-file FILE/)])
       const mine = /"gpus" is only for the node gpu-\*, not for "cpu-1"; use a node id that matches/
       expect([otherNode.code, otherNode.stderr]).toEqual([1, expect.stringMatching(mine)])
@@ -298,8 +298,8 @@ else
         polar(['task', 'ls'], untrusting),
         polar(['task', 'ls'], { ...untrusting, NODE_EXTRA_CA_CERTS: theirs }),
         polar(nodeWords('--token-file', 'gpus.token', '--id', 'gpu-3')),
-        polar(['task', 'ls', '--server', address.replace('localhost', '127.0.0.1')], asTrainer),
-        polar(['task', 'ls', '--server', address.replace('https', 'http')], asTrainer),
+        polar(['task', 'ls', '--server', address.replace('localhost', '127.0.0.1')], trainerEnv),
+        polar(['task', 'ls', '--server', address.replace('https', 'http')], trainerEnv),
       ])
       for (const { code, stderr } of [untrusted, wrong, suspicious]) {
         expect([code, stderr]).toEqual([3, expect.stringMatching(/NODE_EXTRA_CA_CERTS=ca\.pem.*server\.unreachable/)])
@@ -312,20 +312,20 @@ else
       expect([plain.code, plain.stderr]).toEqual([3, expect.stringMatching(/begins with https:\/\//)])
     })
 
-    test('when one server is killed the other goes on, and neither node nor trainer notices', async () => {
+    test('after kill -9 of one server, the node and a waiting trainer continue with the other server', async () => {
       const [started, gate] = [join(dir, 'long-started'), join(dir, 'gate')]
       const body = `call hello > answer.txt; touch ${started}; until [ -e ${gate} ]; do sleep 0.1; done`
       await writeFile(join(dir, 'long.json'), JSON.stringify(toTask('long', body)))
       await task('submit', 'long.json')
-      const waiting = start(['task', 'wait', 'long', '--json'], asTrainer)
-      const told = text(waiting.stdout!)
+      const waiting = start(['task', 'wait', 'long', '--json'], trainerEnv)
+      const output = text(waiting.stdout!)
       const waited = once(waiting, 'exit')
       await once(waiting.stderr!, 'data')
-      await untilThere(started)
+      await waitForFile(started)
       await end(first, 'SIGKILL')
       await writeFile(gate, '')
       expect(await waited).toEqual([0, null])
-      expect(JSON.parse(await told)).toMatchObject({
+      expect(JSON.parse(await output)).toMatchObject({
         status: 'completed',
         valid_sessions: 1,
         refills: 0,
@@ -333,11 +333,11 @@ else
       })
     })
 
-    test('node and server end in good time when they are asked to', async () => {
-      for (const one of [node, second]) {
-        const { code, ms } = await end(one, 'SIGTERM')
-        expect(code, one.log()).toBe(0)
-        expect(ms).toBeLessThan(GOOD_TIME_MS)
+    test('node and server exit with status 0 within the grace period after SIGTERM', async () => {
+      for (const service of [node, second]) {
+        const { code, ms } = await end(service, 'SIGTERM')
+        expect(code, service.log()).toBe(0)
+        expect(ms).toBeLessThan(GRACE_PERIOD_MS)
       }
       expect(await task('ls')).toMatchObject({ code: 3, stderr: expect.stringContaining('server.unreachable') })
     })

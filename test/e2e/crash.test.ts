@@ -29,16 +29,16 @@ afterAll(async () => {
   await rm(scratch, { recursive: true, force: true })
 })
 
-test(`kill -9 of the gateway at ${KILLS} random moments of ${CALLS} calls loses no call the client saw end`, async () => {
+test(`kill -9 of the gateway at ${KILLS} random times during ${CALLS} calls loses no call whose end the client received`, async () => {
   const undisturbed = await run(join(scratch, 'whole'), undefined)
-  expect(undisturbed.seen).toHaveLength(CALLS)
+  expect(undisturbed.received).toHaveLength(CALLS)
   expect(await lost(undisturbed)).toEqual([])
 
   let interrupted = 0
   for (let round = 0; round < KILLS; round++) {
     const killed = await run(join(scratch, `kill-${round}`), Math.random() * undisturbed.durationMs)
-    if (killed.seen.length < CALLS) interrupted += 1
-    expect(await lost(killed), `round ${round}, ${killed.seen.length} calls seen`).toEqual([])
+    if (killed.received.length < CALLS) interrupted += 1
+    expect(await lost(killed), `round ${round}, ${killed.received.length} calls received`).toEqual([])
   }
   expect(interrupted).toBeGreaterThan(0)
 })
@@ -48,18 +48,18 @@ interface Run {
   sessionId: string
   durationMs: number
   /** Answers whose last frame the client received. */
-  seen: { id: string; text: string }[]
+  received: { id: string; text: string }[]
 }
 
 async function run(dir: string, killAfterMs: number | undefined): Promise<Run> {
   const program = fileURLToPath(new URL('../support/gateway-process.ts', import.meta.url))
   const child = spawn(process.execPath, [program, engine.url, dir], { stdio: ['ignore', 'pipe', 'inherit'] })
   const access = await firstLine(child)
-  const seen: Run['seen'] = []
+  const received: Run['received'] = []
   const startedAt = Date.now()
   const timer = killAfterMs === undefined ? undefined : setTimeout(() => child.kill('SIGKILL'), killAfterMs)
   const queue = Array.from({ length: CALLS }, (_, i) => i)
-  await Promise.all(Array.from({ length: 5 }, () => worker(access, queue, seen)))
+  await Promise.all(Array.from({ length: 5 }, () => worker(access, queue, received)))
   const durationMs = Date.now() - startedAt
   clearTimeout(timer)
   const exited = once(child, 'exit')
@@ -67,7 +67,7 @@ async function run(dir: string, killAfterMs: number | undefined): Promise<Run> {
     child.kill('SIGKILL')
     await exited
   }
-  return { dir, sessionId: access.id, durationMs, seen }
+  return { dir, sessionId: access.id, durationMs, received }
 }
 
 async function firstLine(child: ChildProcess): Promise<SessionAccess> {
@@ -77,7 +77,7 @@ async function firstLine(child: ChildProcess): Promise<SessionAccess> {
   return JSON.parse(line) as SessionAccess
 }
 
-async function worker(access: SessionAccess, queue: number[], seen: Run['seen']): Promise<void> {
+async function worker(access: SessionAccess, queue: number[], received: Run['received']): Promise<void> {
   const client = new OpenAI({ baseURL: `${access.baseUrl}/v1`, apiKey: access.key, maxRetries: 0 })
   for (let n = queue.shift(); n !== undefined; n = queue.shift()) {
     try {
@@ -86,9 +86,9 @@ async function worker(access: SessionAccess, queue: number[], seen: Run['seen'])
         messages: [{ role: 'user', content: `call ${n}` }],
         stream: n % 3 !== 0 ? true : undefined,
       } as OpenAI.ChatCompletionCreateParamsStreaming)
-      seen.push(await readAnswer(stream))
+      received.push(await readAnswer(stream))
     } catch {
-      // The gateway is gone, or went while answering: this call's end was not seen.
+      // The gateway process ended before or during the response: the client did not receive the end of this call.
     }
   }
 }
@@ -109,11 +109,11 @@ async function readAnswer(
   return { id, text }
 }
 
-/** Answers the client saw that the log does not have, or has differently. */
-async function lost({ dir, sessionId, seen }: Run): Promise<unknown[]> {
+/** Returns the answers that the client received but the log lacks or stores differently. */
+async function lost({ dir, sessionId, received }: Run): Promise<unknown[]> {
   const session = await createCallLogReader({ dir }).load(sessionId)
   const stored = new Map(session.turns.map((turn) => [turn.response?.id, turn]))
-  return seen.filter(({ id, text }) => {
+  return received.filter(({ id, text }) => {
     const turn = stored.get(id)
     const choice = turn?.response?.choices[0]
     return choice === undefined || turn?.response?.grade !== 'exact' || textOf(choice.message) !== text

@@ -39,13 +39,13 @@ beforeEach(async () => {
 afterEach(() => rm(scratch, { recursive: true, force: true }))
 
 function polar(...args: string[]): { status: number | null; stdout: string; stderr: string } {
-  // The harness runs `node` by name, from the PATH it is given.
+  // The harness resolves `node` through PATH.
   const env = { ...process.env, PATH: `${dirname(process.execPath)}:${process.env['PATH']}` }
   return spawnSync(process.execPath, [main, ...args], { cwd: scratch, encoding: 'utf8', env })
 }
 
-/** What the harness asked, of the only call there is. */
-async function askedAndAnswered(file: string): Promise<[asked: string, answered: string]> {
+/** Returns the request of the only call, and the answer that the harness wrote to `file`. */
+async function readCall(file: string): Promise<[request: string, answer: string]> {
   const reader = createCallLogReader({ dir: join(scratch, '.polar/sessions') })
   const [id = ''] = await reader.list()
   const { turns, complete } = await reader.load(id)
@@ -53,27 +53,27 @@ async function askedAndAnswered(file: string): Promise<[asked: string, answered:
   return [turns[0]?.request ?? '', await readFile(join(scratch, file), 'utf8')]
 }
 
-test('polar record runs a harness from a module that the agent file names and the user allows', async () => {
+test('polar record runs the harness module of an agent file if the user allows it', async () => {
   await symlink(harnessModule, join(scratch, 'mine.ts'))
   await writeFile(join(scratch, 'agent.yaml'), 'import_path: mine.ts\nsettings: { file: said.txt }\n')
   const args = ['record', '--agent', 'agent.yaml', '--script', 'script.yaml', '--json']
   const run = polar(...args, '--allow-module', 'other.ts', '--allow-module', harnessModule, 'Do "it".')
   expect(run.status, run.stderr).toBe(0)
   expect(JSON.parse(run.stdout)).toMatchObject({ harness: 'tiny', harness_end: 'finished', exit_code: 0 })
-  const [asked, answered] = await askedAndAnswered('said.txt')
-  expect(asked).toContain(String.raw`Do \"it\".`)
-  expect(answered).toBe('It is done.')
+  const [request, answer] = await readCall('said.txt')
+  expect(request).toContain(String.raw`Do \"it\".`)
+  expect(answer).toBe('It is done.')
 })
 
-test('polar record runs the module that --harness-module names, with settings of an agent file', async () => {
+test('polar record runs the module of --harness-module with the settings of an agent file', async () => {
   await writeFile(join(scratch, 'agent.json'), '{ "settings": { "file": "said.txt" } }')
   const args = ['--agent', 'agent.json', '--script', 'script.yaml', 'Go.']
   const run = polar('record', '--harness-module', harnessModule, ...args)
   expect(run.status, run.stderr).toBe(0)
-  expect((await askedAndAnswered('said.txt'))[1]).toBe('It is done.')
+  expect((await readCall('said.txt'))[1]).toBe('It is done.')
 })
 
-test('a module that an agent file names and nobody allowed does not run', async () => {
+test('a module of an agent file that the user did not allow does not run', async () => {
   await writeFile(join(scratch, 'evil.mjs'), "import { writeFileSync } from 'node:fs'; writeFileSync('ran', '')")
   await writeFile(join(scratch, 'agent.yaml'), 'import_path: evil.mjs\n')
   const run = polar('record', '--agent', 'agent.yaml', '--allow-module', harnessModule, 'Go.')
@@ -88,7 +88,7 @@ test('polar sandbox starts sandboxes of a runtime from a module', async () => {
   expect(polar('sandbox', 'ls', '--runtime-module', runtimeModule, '--json').stdout).toBe('[]\n')
 })
 
-test('a runtime from a module is made with the settings of a task, and those it does not know are refused', async () => {
+test('a runtime from a module receives the settings of a task and rejects unknown settings', async () => {
   const deps = { dir: scratch, now: Date.now }
   await using runtime = createCustomRuntime(plug, { greeting: 'hello' }, deps)
   const spec = { id: 'a', workdir: '/workspace', env: {}, limits: {}, mounts: [], labels: {}, leaseUntil: 0 }

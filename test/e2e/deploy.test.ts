@@ -17,7 +17,7 @@ const units = join(root, 'deploy/systemd')
 const UNITS = ['polar-server.service', 'polar-node@.service']
 const version = (JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string }).version
 
-/** The oldest that the chart takes, and the newest that we have the schemas of. */
+/** The oldest version that the chart supports, and the newest version whose schemas are available. */
 const KUBERNETES = ['1.27', '1.34']
 
 const scratch = mkdtempSync(join(tmpdir(), 'polar-deploy-'))
@@ -41,7 +41,7 @@ function run(file: string, args: readonly string[]): { status: number | null; ou
   return { status, stdout, output: stdout + stderr }
 }
 
-/** As kustomize would: all that kustomization.yaml names, with the image it names. */
+/** Returns the resources of kustomization.yaml with its image, as kustomize renders them. */
 function plainResources(): Resource[] {
   const { resources, images } = parse(readFileSync(join(manifests, 'kustomization.yaml'), 'utf8')) as {
     resources: string[]
@@ -54,7 +54,7 @@ function plainResources(): Resource[] {
 }
 
 function toResources(text: string): Resource[] {
-  // As Kubernetes reads it: 0440 is eight times 36.
+  // Kubernetes reads YAML 1.1, in which 0440 is an octal number.
   const documents = parseAllDocuments(text, { version: '1.1' })
   return documents.map((document) => document.toJS() as Resource | null).filter((resource) => resource !== null)
 }
@@ -63,7 +63,7 @@ function template(release: string, ...options: string[]): { status: number | nul
   return run(helm, ['template', release, chart, '--namespace', 'polar', '--kube-version', '1.34.0', ...options])
 }
 
-/** What Helm adds to everything is not in plain manifests, and comments and order mean nothing. */
+/** Removes the labels that Helm adds, and comments and order, which have no meaning. */
 function comparable(resources: readonly Resource[]): Record<string, unknown> {
   return Object.fromEntries(
     resources.map((resource) => {
@@ -80,27 +80,27 @@ function comparable(resources: readonly Resource[]): Record<string, unknown> {
   )
 }
 
-/** The polar.yaml of each, wherever it is. */
+/** Returns the polar.yaml of every ConfigMap. */
 function configsOf(resources: readonly Resource[]): string[] {
   return resources
     .filter(({ kind }) => kind === 'ConfigMap')
     .map((resource) => (resource['data'] as { 'polar.yaml': string })['polar.yaml'])
 }
 
-async function assertTaken(text: string): Promise<void> {
+async function assertValidConfig(text: string): Promise<void> {
   const file = join(scratch, 'polar.yaml')
   writeFileSync(file, text)
   await loadConfig({ file, env: {} })
 }
 
-/** Every flag that a command line has is one that the command knows. */
-function assertKnown([verb, ...args]: readonly string[]): void {
+/** Asserts that the help of the command lists every flag of the command line. */
+function assertKnownFlags([verb, ...args]: readonly string[]): void {
   const { stdout } = run(process.execPath, [join(root, 'src/cli/main.ts'), verb!, '--help'])
   for (const flag of args.filter((word) => word.startsWith('--'))) expect(stdout).toContain(`  ${flag} `)
 }
 
 describe('plain manifests', () => {
-  test('are what the schemas of Kubernetes say', ({ skip }) => {
+  test('match the schemas of Kubernetes', ({ skip }) => {
     if (noSchemas !== undefined) skip(noSchemas)
     const file = join(scratch, 'plain.yaml')
     writeFileSync(
@@ -110,19 +110,19 @@ describe('plain manifests', () => {
         .join('\n---\n'),
     )
     for (const kubernetes of KUBERNETES)
-      expect(validate(kubernetes, file)).toEqual({ passed: plainResources().length, refused: [] })
+      expect(validate(kubernetes, file)).toEqual({ passed: plainResources().length, rejected: [] })
   })
 
-  test('have configurations that Polar takes, and commands that it knows', async () => {
+  test('have valid configurations and commands with known flags', async () => {
     const resources = plainResources()
     const configs = configsOf(resources)
     expect(configs).toHaveLength(2)
-    for (const config of configs) await assertTaken(config)
+    for (const config of configs) await assertValidConfig(config)
     const commands = JSON.stringify(resources).matchAll(/"args":(\[[^\]]*\])/g)
-    for (const [, args] of commands) assertKnown(JSON.parse(args!) as string[])
+    for (const [, args] of commands) assertKnownFlags(JSON.parse(args!) as string[])
   })
 
-  test('let nodes do what the Kubernetes runtime needs, and nothing else', () => {
+  test('grant nodes exactly the permissions that the Kubernetes runtime needs', () => {
     const role = plainResources().find(({ kind }) => kind === 'Role')
     const rules = role?.['rules'] as { apiGroups: string[]; resources: string[]; verbs: string[] }[]
     const granted = rules.flatMap(({ apiGroups, resources, verbs }) =>
@@ -134,7 +134,7 @@ describe('plain manifests', () => {
     expect(granted.sort()).toEqual(needed.sort())
   })
 
-  test('are of this version', () => {
+  test('have the version of package.json', () => {
     const { images } = parse(readFileSync(join(manifests, 'kustomization.yaml'), 'utf8')) as {
       images: [{ newTag: string }]
     }
@@ -146,20 +146,20 @@ describe('plain manifests', () => {
 if ('reason' in found) test('the chart', (context) => context.skip(found.reason))
 else
   describe('the chart', () => {
-    test('with the values it comes with is the plain manifests', () => {
+    test('with default values renders the plain manifests', () => {
       const { status, stdout, output } = template('polar')
       expect(output).not.toContain('Error')
       expect(status).toBe(0)
-      // Helm makes the namespace of a release itself.
+      // Helm creates the namespace of a release itself.
       const { 'Namespace /polar': _, ...plain } = comparable(plainResources())
       expect(comparable(toResources(stdout))).toEqual(plain)
     })
 
-    test('has nothing that helm lint complains of', () => {
+    test('passes helm lint --strict', () => {
       expect(run(helm, ['lint', '--strict', chart])).toMatchObject({ status: 0 })
     })
 
-    test('takes everything that values.yaml has, and stays what Kubernetes takes', async ({ skip }) => {
+    test('with every value changed renders valid resources and configurations', async ({ skip }) => {
       if (noSchemas !== undefined) skip(noSchemas)
       const values = join(scratch, 'values.yaml')
       writeFileSync(values, OTHER_VALUES)
@@ -169,8 +169,8 @@ else
       writeFileSync(file, rendered.stdout)
       const resources = toResources(rendered.stdout)
       for (const kubernetes of KUBERNETES)
-        expect(validate(kubernetes, file)).toEqual({ passed: resources.length, refused: [] })
-      for (const config of configsOf(resources)) await assertTaken(config)
+        expect(validate(kubernetes, file)).toEqual({ passed: resources.length, rejected: [] })
+      for (const config of configsOf(resources)) await assertValidConfig(config)
       expect(configsOf(resources).join('\n')).toContain('lease_seconds: 90')
       expect(resources.map(({ metadata }) => metadata.name)).toContain('polar-second-server')
       expect(resources.filter(({ kind }) => kind === 'NetworkPolicy')).toEqual([])
@@ -182,10 +182,10 @@ else
       ['server.replica=2', 'replica'],
       ['nodes.terminationGracePeriodSeconds=60', 'terminationGracePeriodSeconds'],
       ['server.port=http', 'port'],
-    ])('refuses %s', (value, said) => {
+    ])('rejects %s', (value, message) => {
       const { status, output } = template('polar', '--set', value)
       expect(status).not.toBe(0)
-      expect(output).toContain(said)
+      expect(output).toContain(message)
     })
   })
 
@@ -216,20 +216,20 @@ harnesses: { install: false, storage: { storageClassName: nfs } }
 networkPolicy: { enabled: false }
 `
 
-function validate(kubernetes: string, file: string): { passed: number; refused: string[] } {
+function validate(kubernetes: string, file: string): { passed: number; rejected: string[] } {
   const checked = run(python.python, ['-m', 'kubernetes_validate', '--strict', '-k', kubernetes, file])
   const lines = checked.output.trim().split('\n')
   const passed = lines.filter((line) => /^INFO .* passed /.test(line))
-  return { passed: passed.length, refused: lines.filter((line) => !passed.includes(line)) }
+  return { passed: passed.length, rejected: lines.filter((line) => !passed.includes(line)) }
 }
 
 describe('systemd units', () => {
   const hasSystemd = spawnSync('which', ['systemd-analyze'], { stdio: 'ignore' }).status === 0
 
-  test('are what systemd takes', ({ skip }) => {
+  test('pass systemd-analyze verify', ({ skip }) => {
     if (!hasSystemd) skip('systemd-analyze is not installed: apt-get install systemd')
     for (const name of UNITS) {
-      // Polar is not where the unit says on this machine.
+      // The path of Polar in the unit does not exist on this machine.
       const text = readFileSync(join(units, name), 'utf8').replace('/usr/local/bin/polar', '/bin/true')
       const file = join(scratch, name.replace('@', '@gpu07'))
       writeFileSync(file, text)
@@ -237,18 +237,18 @@ describe('systemd units', () => {
     }
   })
 
-  test('leave the server no more than it needs', ({ skip }) => {
+  test('restrict the server to a low exposure level', ({ skip }) => {
     if (!hasSystemd) skip('systemd-analyze is not installed: apt-get install systemd')
     const file = join(units, 'polar-server.service')
-    // In tenths, of 100.
+    // In tenths: the exposure level is 2.0 of 10 at most.
     expect(run('systemd-analyze', ['security', '--offline=true', '--threshold=20', file])).toMatchObject({ status: 0 })
   })
 
-  test('come with a configuration that Polar takes, and commands that it knows', async () => {
-    await assertTaken(readFileSync(join(units, 'polar.yaml'), 'utf8'))
+  test('have a valid configuration and commands with known flags', async () => {
+    await assertValidConfig(readFileSync(join(units, 'polar.yaml'), 'utf8'))
     for (const name of UNITS) {
       const [, command] = /^ExecStart=\S+ (.*)$/m.exec(readFileSync(join(units, name), 'utf8')) ?? []
-      assertKnown(command!.split(' '))
+      assertKnownFlags(command!.split(' '))
     }
   })
 })

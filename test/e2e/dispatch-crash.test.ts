@@ -16,13 +16,13 @@ const server = join(import.meta.dirname, '../support/dispatch-process.ts')
 const scratch = await mkdtemp(join(tmpdir(), 'polar-dispatch-crash-'))
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
-/** Works until it has been told so many things, and is then killed in the middle of whatever it does. */
-async function workUntilKilled(place: string, name: string, told: number): Promise<string[]> {
-  const child = spawn(process.execPath, [server, place, name], { stdio: ['ignore', 'pipe', 'inherit'] })
+/** Runs a server process, kills it with SIGKILL after `count` confirmed steps, and returns all steps that it confirmed. */
+async function workUntilKilled(store: string, name: string, count: number): Promise<string[]> {
+  const child = spawn(process.execPath, [server, store, name], { stdio: ['ignore', 'pipe', 'inherit'] })
   const lines: string[] = []
   for await (const line of createInterface(child.stdout)) {
     if (line !== 'ready') lines.push(line)
-    if (lines.length === told) await kill(child)
+    if (lines.length === count) await kill(child)
   }
   return lines
 }
@@ -33,8 +33,8 @@ async function kill(child: ChildProcess): Promise<void> {
   await once(child, 'exit')
 }
 
-/** All of each step that was answered is there, and of the others all or nothing. */
-async function expectWhole(database: Database, told: readonly string[]): Promise<void> {
+/** Asserts that every confirmed step is stored in full, and every other step in full or not at all. */
+async function expectWhole(database: Database, confirmed: readonly string[]): Promise<void> {
   expect(await auditBooks(database)).toEqual([])
   const tasks = await database.db.selectFrom('tasks').select('id').execute()
   const results = await database.db.selectFrom('results').select(['session_id', 'attempt']).execute()
@@ -42,7 +42,7 @@ async function expectWhole(database: Database, told: readonly string[]): Promise
     ...tasks.map(({ id }) => `submitted ${id}`),
     ...results.map(({ session_id, attempt }) => `accepted ${session_id}/${attempt}`),
   ])
-  expect(told.filter((line) => !known.has(line))).toEqual([])
+  expect(confirmed.filter((line) => !known.has(line))).toEqual([])
 }
 
 async function stopsEarly(database: Database, sessionId: string): Promise<boolean> {
@@ -55,36 +55,36 @@ async function stopsEarly(database: Database, sessionId: string): Promise<boolea
   return found.status === 'completed' && found.early_stop !== null && found.usable >= found.early_stop
 }
 
-/** Whatever was left open comes to its end, and the books are right. */
+/** Ends all open sessions and asserts that the tables are consistent. */
 async function finish(database: Database): Promise<void> {
   const driver = new DispatchDriver(database)
   await driver.pass(3 * driver.leaseMs)
   for (let leases = await driver.take(50); leases.length > 0; leases = await driver.take(50)) {
     for (const lease of leases) {
       const answer = await driver.end(lease)
-      // One of its task may have been enough for that to stop early.
-      const isWanted = answer.kind === 'accepted' || (await stopsEarly(database, lease.sessionId))
-      expect([answer, isWanted]).toEqual([answer, true])
+      // An early stop of the task may have ended this session already.
+      const isExpected = answer.kind === 'accepted' || (await stopsEarly(database, lease.sessionId))
+      expect([answer, isExpected]).toEqual([answer, true])
     }
   }
   expect(await database.db.selectFrom('tasks').select('id').where('status', '=', 'running').execute()).toEqual([])
   expect(await auditBooks(database)).toEqual([])
 }
 
-test('kill -9 of an embedded server leaves all or nothing of every step', async () => {
+test('after kill -9 of an embedded server every step is stored in full or not at all', async () => {
   const dir = join(scratch, 'embedded')
   await copyDatabase(dir)
-  const told: string[] = []
+  const confirmed: string[] = []
   for (const count of [3, 17, 40, 61]) {
-    told.push(...(await workUntilKilled(dir, `r${count}`, count)))
+    confirmed.push(...(await workUntilKilled(dir, `r${count}`, count)))
     await using database = await openDatabase({ dir })
-    await expectWhole(database, told)
+    await expectWhole(database, confirmed)
   }
   await using database = await openDatabase({ dir })
   await finish(database)
 })
 
-test('a second process is kept out of the directory, and told who has it', async () => {
+test('a directory that is in use cannot be opened again, and the error names the process that uses it', async () => {
   const dir = join(scratch, 'locked')
   await copyDatabase(dir)
   await using first = await openDatabase({ dir })
@@ -98,24 +98,24 @@ test('a second process is kept out of the directory, and told who has it', async
 const reason = whyNoPostgres()
 describe('on PostgreSQL', () => {
   if (reason !== undefined) {
-    test('servers that are killed', (context) => context.skip(reason))
+    test('kill -9 of servers', (context) => context.skip(reason))
     return
   }
 
-  test('three servers share the work and are killed one after the other; nothing is lost or done twice', async () => {
+  test('three servers share a database and are killed one after another; no step is lost or applied twice', async () => {
     await using postgres = await startPostgres()
     const url = await postgres.createDatabase('shared')
-    const told: string[] = []
+    const confirmed: string[] = []
     for (const round of [1, 2]) {
       const servers = ['a', 'b', 'c'].map((name, i) => workUntilKilled(url, `${name}${round}`, 30 + 25 * i))
-      told.push(...(await Promise.all(servers)).flat())
+      confirmed.push(...(await Promise.all(servers)).flat())
     }
     await using database = await openDatabase({ url })
-    await expectWhole(database, told)
+    await expectWhole(database, confirmed)
     await finish(database)
   })
 
-  test('the database itself crashes: what was answered is there, and the servers go on', async () => {
+  test('after a crash of PostgreSQL all confirmed results are stored, and servers continue', async () => {
     await using postgres = await startPostgres({ fsync: true })
     await using database = await openDatabase({ url: await postgres.createDatabase('crashing') })
     const driver = new DispatchDriver(database)
@@ -128,14 +128,14 @@ describe('on PostgreSQL', () => {
     expect(await auditBooks(database)).toEqual([])
     for (const [i, lease] of leases.entries()) {
       const again = await driver.end(lease)
-      // Unanswered, it may have been accepted all the same; answered, it must have been.
+      // A result without a response may have been accepted; a result with a response must have been.
       if (settled[i]?.status === 'fulfilled') expect(again.kind).toBe('duplicate')
       else expect(['accepted', 'duplicate']).toContain(again.kind)
     }
     expect(await auditBooks(database)).toEqual([])
   })
 
-  test('servers that start at once make the tables once; tables of a newer version are refused', async () => {
+  test('servers that start concurrently create the tables once; tables of a newer version are rejected', async () => {
     await using postgres = await startPostgres()
     const url = await postgres.createDatabase('fresh')
     const databases = await Promise.all(Array.from({ length: 6 }, () => openDatabase({ url, connections: 2 })))
@@ -146,12 +146,12 @@ describe('on PostgreSQL', () => {
     for (const database of databases) await database[Symbol.asyncDispose]()
   })
 
-  test('a reader of events misses none, however many write at once', async () => {
+  test('a reader of events misses none while many clients write concurrently', async () => {
     await using postgres = await startPostgres()
     const url = await postgres.createDatabase('events')
     await using database = await openDatabase({ url })
     await using other = await openDatabase({ url })
-    const desks = [new DispatchDriver(database), new DispatchDriver(other)]
+    const drivers = [new DispatchDriver(database), new DispatchDriver(other)]
     const { readEvents } = await import('../../src/store/dispatch/queries/events.ts')
     let isDone = false
     const reading = (async () => {
@@ -165,7 +165,7 @@ describe('on PostgreSQL', () => {
       }
     })()
     await Promise.all(
-      desks.flatMap((driver, d) =>
+      drivers.flatMap((driver, d) =>
         Array.from({ length: 8 }, async (_, worker) => {
           for (let i = 0; i < 15; i += 1) {
             await driver.submit(`t-${d}-${worker}-${i}`, 2)

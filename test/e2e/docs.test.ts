@@ -20,7 +20,7 @@ const pages = [
   ...readdirSync(join(root, 'docs')).flatMap((name) => (name.endsWith('.md') ? [`docs/${name}`] : [])),
 ]
 
-/** Commands of a page's shell blocks, comments taken off. */
+/** Returns the commands of a page's shell blocks, without comments. */
 function commandsOf(page: string): string[] {
   const blocks = readFileSync(join(root, page), 'utf8').matchAll(/^```sh\n(.*?)^```/gms)
   return [...blocks].flatMap(([, text = '']) =>
@@ -31,17 +31,17 @@ function commandsOf(page: string): string[] {
   )
 }
 
-/** What a reader must fill in or fetch first, and servers, which do not end by themselves. */
+/** Commands with placeholders, and commands that need a download, an engine or a cluster. */
 const unfinished = /…|my-agent|localhost:8000|harness install|cluster slurm/
 const server = / engine( |$)/
-/** What the commands after it need: it goes on until the end of the page. */
+/** Services that later commands of the page use. They run until the end of the page. */
 const background = /^npm run polar -- (?:up|server|node)(?: |$)/
-/** Runs pi in a sandbox, which sees no harness but one that was installed for it. */
+/** Runs pi in a sandbox, which requires the installed bundle of the harness. */
 const bundled = /tasks\/hello\.yaml/
-/** Of this checkout, not of the clone: that would have to fetch it. */
+/** The harnesses of this checkout: the clone would have to download them. */
 const { dir: harnessDir } = harnessPlaces(undefined, process.env)
 
-/** A stranger's clone: the project's files, with a `.polar` of its own. */
+/** A new clone: the files of the project with its own `.polar` folder. */
 let clone: string
 
 beforeAll(async () => {
@@ -53,14 +53,14 @@ beforeAll(async () => {
 })
 afterAll(() => rm(clone, { recursive: true, force: true }))
 
-describe('the commands of the docs', () => {
-  test('npm run polar -- starts the CLI with the words after it', () => {
+describe('commands of the docs', () => {
+  test('npm run polar -- starts the CLI with the arguments after it', () => {
     const run = spawnSync('npm', ['run', '--silent', 'polar', '--', '--version'], { cwd: clone, encoding: 'utf8' })
     expect(run).toMatchObject({ status: 0, stdout: `${readVersion()}\n` })
   })
 
   test.for(pages.filter((page) => commandsOf(page).some((command) => !unfinished.test(command))))(
-    '%s',
+    'the commands of %s succeed',
     async (page, context) => {
       const isInstalled = existsSync(installFolder(pi, harnessDir))
       const commands = commandsOf(page).filter((line) => !unfinished.test(line))
@@ -76,14 +76,14 @@ describe('the commands of the docs', () => {
   )
 })
 
-/** Without npm, whose start costs as much as a short command; the script of package.json has a test of its own. */
+/** Runs the command without npm, which takes as long to start as a short command; the script of package.json has its own test. */
 function expectSuccess(command: string, env: Record<string, string> = {}): void {
   const direct = command.replace(/^npm run polar --/, `'${process.execPath}' src/cli/main.ts`)
   const run = spawnSync('sh', ['-c', direct], { cwd: clone, encoding: 'utf8', env: { ...process.env, ...env } })
   expect(run.status, `${command}\n${run.stderr}`).toBe(0)
 }
 
-/** Resolves once it is ready, with how to end it. */
+/** Resolves when the service is ready, with a function that stops it. */
 async function startInBackground(command: string): Promise<() => Promise<void>> {
   const [, args = ''] = command.split('npm run polar -- ')
   const port = args.startsWith('node') ? [] : ['--port', '0']
@@ -105,7 +105,7 @@ async function startInBackground(command: string): Promise<() => Promise<void>> 
 
 async function startsServing(command: string): Promise<void> {
   const [, args = ''] = command.split('npm run polar -- ')
-  // Another port than the page's, which may be taken here.
+  // The port of the page may be in use on this machine.
   const words = args.replace(/--port \d+/, '--port 0').split(' ')
   const child = spawn(process.execPath, ['src/cli/main.ts', ...words], {
     cwd: clone,

@@ -10,12 +10,12 @@ beforeAll(async () => {
 })
 afterAll(() => stack[Symbol.asyncDispose]())
 
-test('a connection by the door of a session speaks for that session only, even with the key of another', async () => {
+test('a connection through the socket of a session acts for that session only, even with the key of another session', async () => {
   const other = await stack.gateway.openSession()
-  const door = createServer((socket) => stack.gateway.accept(stack.session.id, socket)).listen(0, '127.0.0.1')
-  await once(door, 'listening')
-  const { port } = door.address() as AddressInfo
-  const ask = (session: { id: string; key: string }): Promise<unknown> =>
+  const server = createServer((socket) => stack.gateway.accept(stack.session.id, socket)).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  const complete = (session: { id: string; key: string }): Promise<unknown> =>
     new OpenAI({
       baseURL: `http://127.0.0.1:${port}/s/${session.id}/v1`,
       apiKey: session.key,
@@ -25,9 +25,9 @@ test('a connection by the door of a session speaks for that session only, even w
       messages: [{ role: 'user', content: 'hello' }],
     })
   try {
-    await expect(ask(stack.session)).resolves.toMatchObject({ choices: [{ message: { content: 'well' } }] })
-    await expect(ask(other)).rejects.toMatchObject({ status: 401 })
+    await expect(complete(stack.session)).resolves.toMatchObject({ choices: [{ message: { content: 'well' } }] })
+    await expect(complete(other)).rejects.toMatchObject({ status: 401 })
   } finally {
-    door.close()
+    server.close()
   }
 })

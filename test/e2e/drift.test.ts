@@ -39,12 +39,12 @@ interface Access {
   key: string
 }
 
-/** One question to the model, with the history that the harness keeps; gives the answer. */
-type Ask = (access: Access, system: string, history: readonly string[]) => Promise<string>
+/** Calls the model with the history of the harness and returns its answer. */
+type CallModel = (access: Access, system: string, history: readonly string[]) => Promise<string>
 
 const roleOf = (i: number): 'user' | 'assistant' => (i % 2 === 0 ? 'user' : 'assistant')
 
-const askOpenAi: Ask = async ({ baseUrl, key }, system, history) => {
+const callOpenAi: CallModel = async ({ baseUrl, key }, system, history) => {
   const client = new OpenAI({ baseURL: `${baseUrl}/v1`, apiKey: key, maxRetries: 0 })
   const messages = history.map((content, i) => ({ role: roleOf(i), content }))
   const answer = await client.chat.completions.create({
@@ -54,7 +54,7 @@ const askOpenAi: Ask = async ({ baseUrl, key }, system, history) => {
   return answer.choices[0]?.message.content ?? ''
 }
 
-const askAnthropic: Ask = async ({ baseUrl, key }, system, history) => {
+const callAnthropic: CallModel = async ({ baseUrl, key }, system, history) => {
   const client = new Anthropic({ baseURL: baseUrl, apiKey: key, maxRetries: 0 })
   const answer = await client.messages.create({
     model: 'tiny',
@@ -68,13 +68,13 @@ const askAnthropic: Ask = async ({ baseUrl, key }, system, history) => {
   return answer.content.map((block) => (block.type === 'text' ? block.text : '')).join('')
 }
 
-/** A harness that tells the model the time, anew with every call. */
-async function talk(access: Access, ask: Ask, startsAt: string): Promise<void> {
+/** Plays a harness that writes the current time into the system prompt of every call. */
+async function converse(access: Access, callModel: CallModel, startsAt: string): Promise<void> {
   const history: string[] = []
   for (const [i, question] of ['Where is it?', 'And now?', 'Sure?', 'Bye.'].entries()) {
     history.push(question)
     const time = new Date(Date.parse(startsAt) + i * 61_007).toISOString()
-    history.push(await ask(access, `You are an agent.\nCurrent time: ${time}\nBe brief.`, history))
+    history.push(await callModel(access, `You are an agent.\nCurrent time: ${time}\nBe brief.`, history))
   }
 }
 
@@ -82,12 +82,12 @@ const startStack = (fields: object = {}): Promise<Stack> =>
   Stack.start({ script, continuation: 'preserve', origin: { engine: { kind: 'tiny' } }, dir: scratch, ...fields })
 
 describe.each([
-  ['OpenAI', askOpenAi],
-  ['Anthropic', askAnthropic],
-])('a harness that puts the time into its system prompt, through %s’s SDK', (_, ask) => {
-  test('is seen to break its prompts, gets a rule, and with the rule breaks none', async () => {
+  ['OpenAI', callOpenAi],
+  ['Anthropic', callAnthropic],
+])('a harness with the current time in its system prompt, through the SDK of %s', (_, callModel) => {
+  test('breaks every continuation; polar drift suggests a rule, and with the rule every continuation is exact', async () => {
     await using stack = await startStack()
-    await talk(stack.session, ask, '2026-01-01T10:00:00.000Z')
+    await converse(stack.session, callModel, '2026-01-01T10:00:00.000Z')
     await stack.recorded()
     const session = join(scratch, stack.session.id)
 
@@ -120,13 +120,13 @@ describe.each([
 
     const quirks = await loadQuirks(file)
     await using ruled = await startStack({ quirks })
-    await talk(ruled.session, ask, '2027-02-03T04:05:06.789Z')
+    await converse(ruled.session, callModel, '2027-02-03T04:05:06.789Z')
     const record = await ruled.recorded()
     const reader = createRequestReader(record)
     const edges = buildGraph(record, reader).nodes.map(({ edge }) => edge.verdict)
     expect(edges).toEqual(['root', 'exact', 'exact', 'exact'])
     expect(record.turns.map(({ forced }) => forced['quirks'])).toEqual([1, 2, 3, 4].map(() => ['system-time']))
-    // The log keeps what the harness sent; read as the engine read it, every call has the same system prompt.
+    // The log stores the requests of the harness; the reader applies the rule, so every call has the same system prompt.
     expect(record.turns[0]?.request).toContain('2027-02-03T04:05:06.789Z')
     const systems = record.turns.map((turn) => textOf(reader.readRequest(turn)!.messages[0]!))
     expect(new Set(systems).size).toBe(1)
@@ -135,24 +135,24 @@ describe.each([
   })
 })
 
-test('a session whose prompts all go on needs no rule, and one that breaks for another reason gets none', async () => {
+test('polar drift suggests no rule for a session without breaks or with breaks that no rule can repair', async () => {
   await using calm = await startStack()
-  const same: Ask = (access, _, history) => askOpenAi(access, 'You are an agent.', history)
-  await talk(calm.session, same, '2026-01-01T10:00:00.000Z')
+  const same: CallModel = (access, _, history) => callOpenAi(access, 'You are an agent.', history)
+  await converse(calm.session, same, '2026-01-01T10:00:00.000Z')
   await calm.recorded()
   expect(polar('drift', join(scratch, calm.session.id), '--suggest').status).toBe(0)
 
   await using moody = await startStack()
   const moods = ['glad', 'sad', 'mad', 'calm']
-  const changing: Ask = (access, _, history) => askOpenAi(access, `Be ${moods[history.length >> 1]}.`, history)
-  await talk(moody.session, changing, '2026-01-01T10:00:00.000Z')
+  const changing: CallModel = (access, _, history) => callOpenAi(access, `Be ${moods[history.length >> 1]}.`, history)
+  await converse(moody.session, changing, '2026-01-01T10:00:00.000Z')
   await moody.recorded()
   const suggested = polar('drift', join(scratch, moody.session.id), '--suggest')
   expect([suggested.status, suggested.stdout]).toEqual([1, ''])
   expect(suggested.stderr).toContain('No rule found')
 })
 
-test('polar gateway hands the rules to its processes', async () => {
+test('polar gateway passes the rules to its processes', async () => {
   const rules = join(scratch, 'rules.json')
   await writeFile(
     rules,
@@ -170,7 +170,7 @@ test('polar gateway hands the rules to its processes', async () => {
     const headers = { authorization: `Bearer ${token}` }
     const opened = await fetch(`${url}/sessions`, { method: 'POST', headers, body: '{"session_id": "ruled"}' })
     const access = (await opened.json()) as { base_url: string; api_key: string }
-    await talk({ baseUrl: access.base_url, key: access.api_key }, askOpenAi, '2026-01-01T10:00:00.000Z')
+    await converse({ baseUrl: access.base_url, key: access.api_key }, callOpenAi, '2026-01-01T10:00:00.000Z')
     await fetch(`${url}/sessions/ruled`, { method: 'DELETE', headers })
   } finally {
     child.kill('SIGTERM')
@@ -181,12 +181,12 @@ test('polar gateway hands the rules to its processes', async () => {
     reasons: object
   }
   expect([exact, reasons]).toEqual([3, {}])
-  // Which engine answered is known of every session, so its tokens can be read.
+  // Every session records its engine, so that its tokens can be decoded.
   const { origin } = await createCallLogReader({ dir: scratch }).load('ruled')
   expect(origin).toMatchObject({ engine: { kind: 'tiny', model: expect.any(String) }, quirks: [{ name: 'clock' }] })
 })
 
-test('a rule file that cannot be used is refused before anything starts, with every reason', async () => {
+test('an invalid rule file is rejected before anything starts, with all reasons', async () => {
   const file = join(scratch, 'bad.yaml')
   await writeFile(file, '- { name: a, find: "abc.*" }\n- { name: B, find: "abc" }\n')
   const run = polar('record', '--quirks', file, '--out', scratch, '--', 'true')

@@ -26,15 +26,15 @@ const parameters = { type: 'object' as const, properties: { command: { type: 'st
 const tools: OpenAI.ChatCompletionTool[] = [{ type: 'function', function: { name: 'bash', parameters } }]
 
 describe.each(engines)('%s behind the gateway', (_, engine) => {
-  test('a tool loop that streams gets every word, and every token is recorded as the engine sampled it', async () => {
+  test('a streamed tool loop receives the whole text, and every token is recorded as the engine sampled it', async () => {
     await using stack = await Stack.start({ script: SCRIPT, engine })
     const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:go' }]
-    const ask = (): Promise<OpenAI.ChatCompletion> =>
+    const complete = (): Promise<OpenAI.ChatCompletion> =>
       stack
         .client()
         .chat.completions.stream({ model: 'x', messages, tools, stream_options: { include_usage: true } })
         .finalChatCompletion()
-    const first = await ask()
+    const first = await complete()
     const [choice] = first.choices
     const [call] = choice?.message.tool_calls ?? []
     expect(choice?.message.content).toBe('I look first.')
@@ -42,11 +42,11 @@ describe.each(engines)('%s behind the gateway', (_, engine) => {
     expect(choice?.finish_reason).toBe('tool_calls')
     expect(first.usage?.completion_tokens).toBeGreaterThan(10)
     messages.push(choice!.message, { role: 'tool', tool_call_id: call?.id ?? '', content: 'a b' })
-    expect((await ask()).choices[0]?.message.content).toBe('There are two files.')
+    expect((await complete()).choices[0]?.message.content).toBe('There are two files.')
     await expectSameAsEngine(stack)
   })
 
-  test('a harness of another API streams from it too', async () => {
+  test('a harness that uses the Anthropic API can stream too', async () => {
     await using stack = await Stack.start({ script: SCRIPT, engine })
     const client = new Anthropic({ baseURL: stack.session.baseUrl, apiKey: stack.session.key, maxRetries: 0 })
     const message = await client.messages
@@ -66,7 +66,7 @@ describe.each(engines)('%s behind the gateway', (_, engine) => {
   })
 })
 
-test('a server without ids is recorded as text, and its streams are passed on', async () => {
+test('calls to a server without token ids are recorded as text, and its streams are relayed', async () => {
   await using stack = await Stack.start({ script: SCRIPT, engine: { wire: 'openai' } })
   const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:go' }]
   const answer = await stack.client().chat.completions.stream({ model: 'x', messages, tools }).finalChatCompletion()

@@ -1,4 +1,4 @@
-// Everything that escape-apptainer.test.ts shows, but as somebody without rights: each test file has a process of its own.
+// Runs escape-apptainer.test.ts as an unprivileged user. Each test file has its own process, so no other file is affected.
 import { findApptainer } from '../support/apptainer.ts'
 
 if (process.getuid?.() === 0) {

@@ -4,12 +4,12 @@ import { findApptainer } from '../support/apptainer.ts'
 import { describeEscapes } from '../support/escapes.ts'
 
 const isRoot = process.getuid?.() === 0
-/** Set by escape-apptainer-user.test.ts, which is somebody else by now. */
+/** Set by escape-apptainer-user.test.ts, which no longer runs as root at this point. */
 const found = globalThis.sharedApptainer ?? findApptainer()
 
 if (typeof found === 'string') {
   console.log(`apptainer cannot run here: ${found}`)
-  test('out of apptainer', (context) => context.skip(found))
+  test('escapes from apptainer', (context) => context.skip(found))
 } else {
   afterAll(() => found[Symbol.dispose]())
   const { program, image } = found

@@ -7,7 +7,7 @@ const podman = await startPodman()
 
 if (typeof podman === 'string') {
   console.log(`docker cannot run here: ${podman}`)
-  test('out of a container', (context) => context.skip(`stands for 31 tests: ${podman}`))
+  test('escapes from docker on podman', (context) => context.skip(`stands for 31 tests: ${podman}`))
 } else {
   afterAll(() => podman[Symbol.asyncDispose]())
   const { socket, image } = podman

@@ -1,5 +1,5 @@
 import { becomeUser } from '../support/become-user.ts'
 
-// Everything that escape.test.ts shows, but as somebody without rights: each test file has a process of its own.
+// Runs escape.test.ts as an unprivileged user. Each test file has its own process, so no other file is affected.
 becomeUser()
 await import('./escape.test.ts')

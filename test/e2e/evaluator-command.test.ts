@@ -20,7 +20,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
   const rewardOf = async (config: object, options: Omit<GradeOptions, 'evaluator'> = {}) =>
     (await grade(config, options)).result.outcome_reward
 
-  test('takes the reward from the exit code, and keeps what the command said', async () => {
+  test('reads the reward from the exit code, and stores the output of the command', async () => {
     const { result, evidence } = await grade(
       { command: 'echo "$WHO says $(cat answer)"; echo no >&2; exit 4' },
       { agent: 'echo hi > answer', env: { WHO: 'grader' } },
@@ -30,12 +30,12 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(String(evidence.get('command-stderr.log'))).toBe('no\n')
   })
 
-  test('takes the reward from the last line of stdout, a number or JSON', async () => {
+  test('reads the reward from the last line of stdout, a number or JSON', async () => {
     const reward = 'stdout'
     expect(await rewardOf({ command: 'echo noise; echo 0.25; echo', reward })).toBe(0.25)
     expect(await rewardOf({ command: 'echo -1.5e-1', reward, reward_range: [-1, 1] })).toBe(-0.15)
-    const said = '{"reward": 0.5, "components": {"style": 1, "tests": 0}, "metadata": {"passed": 3}}'
-    const { result } = await grade({ command: `echo '${said}'`, reward })
+    const output = '{"reward": 0.5, "components": {"style": 1, "tests": 0}, "metadata": {"passed": 3}}'
+    const { result } = await grade({ command: `echo '${output}'`, reward })
     expect(result).toMatchObject({
       outcome_reward: 0.5,
       components: { style: 1, tests: 0 },
@@ -43,9 +43,9 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     })
   })
 
-  // The unit tests of parseReward() have the other texts.
+  // The unit tests of parseReward() cover the other texts.
   test.each(['nan', '1e999', '1.5', '{"reward": 1, "trace_rewards": [9]}'])(
-    'a reward that is none is the lowest one, since the agent can print it: %s',
+    'an invalid reward counts as the lowest reward, because the agent can print it: %s',
     async (said) => {
       const { result } = await grade(
         { command: 'sh said', reward: 'stdout' },
@@ -55,7 +55,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     },
   )
 
-  test('the lowest reward is that of the declared range', async () => {
+  test('the lowest reward is the lower bound of the declared range', async () => {
     const config = { command: 'echo x', reward: 'stdout', reward_range: [-2, 3] }
     expect(await rewardOf(config)).toBe(-2)
     expect(await rewardOf({ ...config, command: 'sleep 60', timeout_seconds: 0.3 })).toBe(-2)
@@ -65,7 +65,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(() => grade(exitCode)).toThrow('must include 0 and 1, the rewards of exit_code')
   })
 
-  test('takes the reward from a file, which the agent cannot have left', async () => {
+  test('reads the reward from a file, but never from a file of the agent', async () => {
     const reward = { file: 'out/reward.json' }
     const agent = 'mkdir out; echo 1 > out/reward.json; chmod 444 out/reward.json'
     expect(await rewardOf({ command: 'echo 0.5 > out/reward.json', reward }, { agent })).toBe(0.5)
@@ -76,17 +76,17 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(zero.result).toMatchObject({ outcome_reward: 0, metadata: { missing_reward: expect.any(String) } })
   })
 
-  test('a process that the command leaves behind cannot write the file afterwards', async () => {
+  test('a background process of the command cannot change the reward file after the command has ended', async () => {
     const command = '(setsid sh -c "sleep 0.3; echo 1 > reward" &) ; echo 0 > reward'
     expect(await rewardOf({ command, reward: { file: 'reward' } })).toBe(0)
   })
 
-  test('a command that takes too long is worth 0, and says so', async () => {
+  test('a command that exceeds its time limit gives reward 0 and sets test_timeout', async () => {
     const { result } = await grade({ command: 'sleep 60', timeout_seconds: 0.3 })
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { test_timeout: true } })
   })
 
-  test('a program that the image lacks is a failure of the grader, whatever the agent left', async () => {
+  test('a program that the image lacks is a failure of the grader', async () => {
     for (const command of ['no-such-program', 'cd . && no-such-program -x']) {
       await expect(grade({ command }), command).rejects.toMatchObject({
         code: 'evaluator.crashed',
@@ -96,27 +96,31 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
   })
 
   test.each([
-    ['code of the agent that ends with 127', 'sh code', 'echo exit 127 > code'],
-    ['code of the agent that ends with 126', 'sh code', 'echo exit 126 > code'],
-    ['code that writes what a shell writes', 'sh code', 'echo "echo sh: 1: pytest: not found >&2; exit 127" > code'],
-    ['a program of the agent that cannot be run', 'exec ./program', 'echo x > program'],
+    ['code of the agent that exits with 127', 'sh code', 'echo exit 127 > code'],
+    ['code of the agent that exits with 126', 'sh code', 'echo exit 126 > code'],
+    [
+      'code that imitates the error message of a shell',
+      'sh code',
+      'echo "echo sh: 1: pytest: not found >&2; exit 127" > code',
+    ],
+    ['a program of the agent that is not executable', 'exec ./program', 'echo x > program'],
     ['a program that the agent did not write', './program', 'true'],
     ['code that kills the shell of the command', 'sh code; true', "echo 'kill -9 $PPID' > code"],
     ['code that kills every process', 'sh code; sleep 1', "echo 'kill -9 -1' > code"],
-  ])('%s is a verdict', async (_, command, agent) => {
+  ])('%s gives reward 0', async (_, command, agent) => {
     const { result } = await grade({ command }, { agent })
     expect(result).toMatchObject({ outcome_reward: 0 })
   })
 
-  test("nothing of the agent's but what was taken reaches the grader", async () => {
+  test('only the configured paths of the agent reach the grader', async () => {
     const agent = 'mkdir kept; echo a > kept/a; echo b > /tmp/left; echo c > outside; (sleep 30 &)'
     const command = 'cat kept/a && [ ! -e /tmp/left ] && [ ! -e outside ]'
-    // In `local` the folder for temporary files is the machine's own.
+    // Sandboxes of kind `local` share /tmp with the machine.
     const isApart = grading.runtime.capabilities.isolatesFiles
     expect(await rewardOf({ paths: ['kept'], command }, { agent })).toBe(isApart ? 1 : 0)
   })
 
-  test('a folder is what the agent left: what it removed is gone, what it made is there', async () => {
+  test('the grader sees the final state of a folder, without removed files and with created files', async () => {
     const prepare = [
       { type: 'exec' as const, command: 'echo old > old; echo both > both; mkdir -p d/.e; echo x > d/.e/f' },
     ]
@@ -126,7 +130,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(await rewardOf({ command }, { prepare, agent })).toBe(1)
   })
 
-  test('of what is excluded the grader keeps its own, whatever the agent put there', async () => {
+  test('excluded paths keep the version of the grader', async () => {
     const prepare = [
       { type: 'exec' as const, command: 'mkdir -p tests/deep; echo own > tests/deep/check; echo code > code' },
     ]
@@ -146,14 +150,14 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     }
   })
 
-  test('compiled Python that the agent left does not reach the grader', async () => {
+  test('compiled Python files of the agent do not reach the grader', async () => {
     const agent = 'mkdir -p a/__pycache__; echo x > a/__pycache__/t.cpython-312.pyc; echo x > a/t.pyc; echo x > a/t.py'
     expect(await rewardOf({ command: '[ ! -e a/__pycache__ ] && [ ! -e a/t.pyc ] && [ -e a/t.py ]' }, { agent })).toBe(
       1,
     )
   })
 
-  test("a folder of the operator's takes the place of the agent's", async () => {
+  test('a folder of the operator replaces the folder of the agent', async () => {
     const tests = join(grading.dir, 'tests')
     await mkdir(tests)
     await writeFile(join(tests, 'check.sh'), '[ ! -e tests/helper ]', { mode: 0o755 })
@@ -162,7 +166,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(await rewardOf({ files, command: 'tests/check.sh' }, { agent })).toBe(1)
   })
 
-  test("the operator's files are looked for before an agent runs", async () => {
+  test('the files of the operator are checked before an agent runs', async () => {
     const files = [{ source: join(grading.dir, 'no-such-file'), target: 'x' }]
     const { check } = evaluators.create(evaluators.config.parse({ kind: 'command', command: 'true', files }), deps)
     await expect(check!(async () => {})).rejects.toMatchObject({
@@ -171,13 +175,13 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     })
   })
 
-  test('what is not there to be taken is worth 0, and is no failure', async () => {
+  test('a missing path gives reward 0 instead of a failure', async () => {
     const { result, graders } = await grade({ paths: ['answer'], command: 'true' })
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { failure: 'workspace.file-missing' } })
     expect(graders).toBe(0)
   })
 
-  describe('links that the agent left', () => {
+  describe('links of the agent', () => {
     const hide = async (): Promise<string> => {
       const hidden = join(grading.dir, 'hidden')
       await mkdir(hidden, { recursive: true })
@@ -185,7 +189,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
       return hidden
     }
 
-    test('none leads to a file that is put into the grader later, in the workdir or elsewhere', async (context) => {
+    test('no link leads to a file that the operator adds to the grader, in the workdir or elsewhere', async (context) => {
       if (!grading.runtime.capabilities.isolatesFiles) return context.skip('/hidden would be a folder of the machine')
       const agent = `
 ln -s tests/expected relative; ln -s /workspace/tests/expected absolute; ln -s /hidden/expected outside
@@ -213,7 +217,7 @@ mkdir tests; echo mine > tests/expected; ln tests/expected hard; echo kept > kep
       expect(files.map(({ path }) => path)).toEqual(expect.arrayContaining(['process', 'through', 'chain', 'locked/l']))
     })
 
-    test("none moves the operator's files, or shows them under another name", async () => {
+    test("no link moves the operator's files or exposes them under another name", async () => {
       const hidden = await hide()
       const agent = 'mkdir -p pub/b; ln -s pub a; ln -s ../x tests; mkdir sub; ln -s ../pub sub/c'
       const command = `[ ! -e pub/b/expected ] && [ ! -e pub/expected ] && [ -f a/b/expected ] && [ ! -L a ] &&
@@ -222,7 +226,7 @@ mkdir tests; echo mine > tests/expected; ln tests/expected hard; echo kept > kep
       expect(await rewardOf({ files, command }, { agent })).toBe(1)
     })
 
-    test("the task's own links stay as long as they are the same", async () => {
+    test('links of the task are kept unless the agent changes them', async () => {
       const prepare = [
         { type: 'exec' as const, command: 'ln -s /usr/bin/env tool; mkdir lib; ln -s lib lib64; ln -s lib other' },
       ]
@@ -232,7 +236,7 @@ mkdir tests; echo mine > tests/expected; ln tests/expected hard; echo kept > kep
       expect(await rewardOf({ command }, { prepare, agent })).toBe(1)
     })
 
-    test('a path that is a link is left out, whatever the grader has there', async () => {
+    test('a configured path that the agent replaced by a link is left out and removed from the grader', async () => {
       const prepare = [{ type: 'exec' as const, command: 'echo old > out; ln -s /usr/bin/env own' }]
       const config = {
         paths: ['out', 'own'],
@@ -243,7 +247,7 @@ mkdir tests; echo mine > tests/expected; ln tests/expected hard; echo kept > kep
       expect(JSON.parse(String(evidence.get('left-out.json')))).toMatchObject({ count: 1, files: [{ path: 'out' }] })
     })
 
-    test('rights, attributes and sockets do not reach the grader; names in both cases do', async () => {
+    test('setuid bits, extended attributes and sockets do not reach the grader; files with unusual names do', async () => {
       const agent = `
 cp /bin/true program; chmod 6755 program; echo a > Case; echo b > case; touch 'new
 line' "$(printf 'esc\\033')" -- '-rf' '..a'
@@ -259,13 +263,13 @@ line' ] && [ -e ./-rf ] && [ -e ..a ] && [ -e "$(printf 'esc\\033')" ] &&
     })
   })
 
-  describe('with a score of its own', () => {
+  describe('with a separate score command', () => {
     const score = {
       outputs: ['out'],
       command: '[ ! -e evil ] && [ "$(cat out)" = 42 ] && echo 1 || echo 0',
     }
 
-    test('the reward is said where the graded code never was', async () => {
+    test('the reward comes from a sandbox in which the graded code never ran', async () => {
       const forge = 'echo 1; echo 1 > reward; exit 0'
       expect(await rewardOf({ command: 'sh program > out', score }, { agent: `echo 'echo 42' > program` })).toBe(1)
       const cheat = await grade(
@@ -281,14 +285,14 @@ line' ] && [ -e ./-rf ] && [ -e ..a ] && [ -e "$(printf 'esc\\033')" ] &&
       ])
     })
 
-    test('output that is not there, or that cannot be taken, is worth 0', async () => {
+    test('output that is missing or cannot be copied gives reward 0', async () => {
       for (const command of ['true', 'mkfifo out', 'truncate -s 20G out']) {
         const { result } = await grade({ command, score })
         expect(result).toMatchObject({ outcome_reward: 0, metadata: { missing_output: expect.any(String) } })
       }
     })
 
-    test('no link in the place of output, or in it, shows the scorer its own files', async () => {
+    test('a link as output or inside the output never leads to files of the score sandbox', async () => {
       const expected = join(grading.dir, 'expected')
       await mkdir(expected)
       await writeFile(join(expected, '1'), '42')

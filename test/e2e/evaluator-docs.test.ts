@@ -7,7 +7,7 @@ import { Grading } from '../support/grade.ts'
 import { findToolchain } from '../support/graded-toolchain.ts'
 import { loadGradedTasks } from '../support/graded-tasks.ts'
 
-/** The examples of docs/evaluators.md, attacked. Their files are made below the test's own folder. */
+/** The tests attack the examples of docs/evaluators.md. The files of the examples are below the folder of the test. */
 const page = await readFile(new URL('../../docs/evaluators.md', import.meta.url), 'utf8')
 const examples = [...page.matchAll(/```yaml\n([\s\S]*?)```/g)].map(([, text]) => text!)
 const exampleWith = (text: string): string => examples.find((example) => example.includes(text))!
@@ -24,7 +24,7 @@ async function put(path: string, text: string): Promise<void> {
   await writeFile(join(grading.dir, path), text)
 }
 
-/** Grades by an example whose `/data` is the test's folder. */
+/** Returns the reward of the agent from an example evaluator. */
 async function rewardOf(context: TestContext, config: object, agent: string): Promise<number | null | undefined> {
   if (found.toolchain === undefined) return context.skip(found.reason)
   const evaluator = evaluators.create(evaluators.config.parse({ kind: 'command', ...config }), {
@@ -40,7 +40,7 @@ const WRONG = `echo 'def add(a, b): return a - b' > solution.py`
 const RIGHT = `echo 'def add(a, b): return a + b' > solution.py`
 
 test(
-  'the example with pytest gives nothing for files that configure or replace the runner',
+  'the pytest example gives reward 0 for files that configure or replace the test runner',
   { timeout: 120_000 },
   async (context) => {
     await put(
@@ -80,7 +80,7 @@ test(
   },
 )
 
-test('the example with a score gives nothing for links to what is expected', { timeout: 60_000 }, async (context) => {
+test('the score example gives reward 0 for links to the expected output', { timeout: 60_000 }, async (context) => {
   await put('task-17/inputs/1', '2 2')
   await put('task-17/expected/1', '4\n')
   await put(
@@ -88,7 +88,7 @@ test('the example with a score gives nothing for links to what is expected', { t
     'import sys\nout, expected = (open(f"{name}/1").read() for name in sys.argv[1:])\nprint(1 if out == expected else 0)\n',
   )
   const { config } = parse(exampleWith('compare.py').replaceAll('/data', grading.dir)) as { config: object }
-  const given = { ...config, missing_reward: 'zero' }
+  const zeroIfMissing = { ...config, missing_reward: 'zero' }
   const honest = `echo 'print(sum(map(int, input().split())))' > solution.py`
   const attacks = [
     `mkdir out; ln -s ../expected/1 out/1; echo 'import sys; sys.exit(1)' > solution.py`,
@@ -96,6 +96,6 @@ test('the example with a score gives nothing for links to what is expected', { t
     `echo 'import os, shutil; shutil.rmtree("out"); os.symlink("expected", "out")' > solution.py`,
     `echo 'import os; os.remove("out/1"); os.symlink("/workspace/expected/1", "out/1")' > solution.py`,
   ]
-  for (const attack of attacks) expect(await rewardOf(context, given, attack), attack).toBe(0)
-  expect(await rewardOf(context, given, honest)).toBe(1)
+  for (const attack of attacks) expect(await rewardOf(context, zeroIfMissing, attack), attack).toBe(0)
+  expect(await rewardOf(context, zeroIfMissing, honest)).toBe(1)
 })

@@ -8,7 +8,7 @@ import { Grading, type Graded, type GradeOptions } from '../support/grade.ts'
 
 const deps = { now: Date.now, secret: () => undefined, mayCall: () => true }
 
-/** A program with a mistake, and a runner that reports as pytest does. */
+/** A program with a bug, and a test runner with the output format of pytest. */
 const FILES = {
   'code.sh': 'add() { echo $(( $1 - $2 )); }\n',
   'tests/test_code.sh': '. ./code.sh\ntest_add() { [ "$(add 2 3)" = 5 ]; }\ntest_zero() { [ "$(add 1 0)" = 1 ]; }\n',
@@ -61,14 +61,14 @@ describe('the evaluator test_on_output', { timeout: 60_000 }, () => {
     return grading.grade({ prepare, agent, ...options, evaluator })
   }
 
-  test('a right change is worth 1, and what was graded is kept', async () => {
+  test('a correct change gives reward 1, and the graded patch is stored as evidence', async () => {
     const { result, evidence } = await grade(FIX)
     expect(result).toMatchObject({ outcome_reward: 1, metadata: { resolved: true, exit_code: 0, changed_files: 1 } })
     expect([...evidence.keys()]).toEqual(['graded.patch', 'test-stdout.log', 'test-stderr.log', 'tests.json'])
     expect(String(evidence.get('graded.patch'))).toContain('+add() { echo $(( $1 + $2 )); }')
   })
 
-  test('no change is worth 0, and so is a wrong one', async () => {
+  test('no change and a wrong change give reward 0', async () => {
     expect((await grade('true')).result.metadata).toMatchObject({ resolved: false, empty_generation: true })
     const { result } = await grade('cd repo && echo "add() { echo 5; }" > code.sh')
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { resolved: false, exit_code: 1, error_eval: false } })
@@ -86,11 +86,11 @@ describe('the evaluator test_on_output', { timeout: 60_000 }, () => {
     ],
     ['left without a repository', `${FIX} && rm -rf .git`],
     [
-      'left with settings of its own',
+      'left with changed git settings',
       `${FIX} && git config core.hooksPath x && git config diff.external false && echo '* filter=evil' > .gitattributes`,
     ],
     ['in a new file', `cd repo && echo '. ./more.sh' > code.sh && echo 'add() { echo $(( $1 + $2 )); }' > more.sh`],
-  ])('a change counts that was %s', async (_, agent) => {
+  ])('a change is graded when it is %s', async (_, agent) => {
     expect((await grade(agent)).result).toMatchObject({ outcome_reward: 1 })
   })
 
@@ -100,15 +100,15 @@ describe('the evaluator test_on_output', { timeout: 60_000 }, () => {
     ['edits the runner', `cd repo && echo '${FORGED}' > run.sh`],
     ['removes the tests', 'cd repo && rm -rf tests'],
     [
-      'links other tests',
+      'replaces the tests by a link',
       `cd repo && mkdir evil && echo '${FORGED}' > evil/test_code.sh && rm -rf tests && ln -s evil tests`,
     ],
-    ['puts a file in the place of the tests', 'cd repo && rm -rf tests && echo x > tests'],
+    ['replaces the tests by a file', 'cd repo && rm -rf tests && echo x > tests'],
     [
-      'leaves a process that goes on editing',
+      'leaves a background process that edits the runner',
       `cd repo && (setsid sh -c 'while :; do echo exit 0 > run.sh; sleep 0.01; done' >/dev/null 2>&1 &)`,
     ],
-  ])('an agent that %s neither gains nor loses by it', async (_, trick) => {
+  ])('an agent that %s gets the reward of its code change only', async (_, trick) => {
     expect((await grade(trick)).result).toMatchObject({ outcome_reward: 0 })
     expect((await grade(`(${FIX}); ${trick}`)).result).toMatchObject({ outcome_reward: 1 })
   })
@@ -153,7 +153,7 @@ ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
     expect(result.metadata['dropped_files']).toEqual(['folder', 'out', 'up'].map((path) => ({ path, why: 'link' })))
   })
 
-  test('of package.json the dependencies are graded, and the scripts are those of the repository', async () => {
+  test('changed dependencies in package.json are graded; changed scripts are reset to those of the repository', async () => {
     const steps = [...prepare]
     const withPackage = {
       type: 'exec' as const,
@@ -169,7 +169,7 @@ ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
     expect(String(evidence.get('dropped-files.json'))).toContain('those of the repository')
   })
 
-  test('what git ignores stays as the grader has it, and what is excluded too', async () => {
+  test('ignored and excluded files keep the version of the grader', async () => {
     const test_command = '[ "$(cat built)" = own ] && [ ! -e notes ] && bash run.sh'
     const agent = `${FIX} && echo evil > built && echo x > notes`
     expect((await grade(agent, { test_command, exclude_patterns: ['notes'] })).result).toMatchObject({
@@ -177,7 +177,7 @@ ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
     })
   })
 
-  test("a patch of the task's own command is applied, or said not to fit", async () => {
+  test('the patch of patch_command is applied or reported as failed_apply_patch', async () => {
     const patch_command = 'git diff --binary'
     expect((await grade(FIX, { patch_command })).result).toMatchObject({ outcome_reward: 1 })
     expect((await grade('true', { patch_command })).result.metadata).toMatchObject({ empty_generation: true })
@@ -187,7 +187,7 @@ ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
     expect(broken.result.metadata).toMatchObject({ failed_apply_patch: true, resolved: false })
   })
 
-  test('more than is expected is no matter, unless it is strict', async () => {
+  test('unexpected test results change the reward only if strict is set', async () => {
     const expected_output_json = JSON.stringify({ 'tests/test_code.sh::test_add': 'PASSED' })
     expect((await grade(FIX, { expected_output_json })).result.outcome_reward).toBe(1)
     const strict = await grade(FIX, { expected_output_json, strict: true })
@@ -197,7 +197,7 @@ ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
     })
   })
 
-  test('how the command ends counts, not only what it says', async () => {
+  test('a failed, killed or timed out test command gives reward 0 even if its output passes', async () => {
     const { result } = await grade(FIX, { test_command: 'bash run.sh; exit 3' })
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { error_eval: true, exit_code: 3 } })
     const killed = await grade(FIX, { test_command: 'bash run.sh; kill -9 $$' })
@@ -206,7 +206,7 @@ ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
     expect(slow.result).toMatchObject({ outcome_reward: 0, metadata: { test_timeout: true } })
   })
 
-  test("a sandbox in which nothing can be graded is not the agent's doing", async () => {
+  test('a grader that cannot run fails with evaluator.crashed; a repository that the agent removed gives reward 0', async () => {
     await expect(grade('true', { repo_dir: '/no/such/place' })).rejects.toMatchObject({ code: 'evaluator.crashed' })
     await expect(grade(FIX, { test_command: 'no-such-runner' })).rejects.toMatchObject({ code: 'evaluator.crashed' })
     await expect(grade(FIX, { patch_command: 'no-such-git' })).rejects.toMatchObject({ code: 'evaluator.crashed' })
@@ -216,22 +216,22 @@ ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
 
   test.each([
     ['a file behind a link', 'ln -s /etc link; git update-index --add --cacheinfo "100644,$blob,link/passwd"'],
-    ['a file in its own folder', 'git update-index --add --cacheinfo "100644,$blob,.gitx/../code.sh" || :'],
+    ['a path that contains ..', 'git update-index --add --cacheinfo "100644,$blob,.gitx/../code.sh" || :'],
     ['an index of zeros', 'head -c 4096 /dev/zero > .git/index'],
-    ['an index that promises billions of files', "printf 'DIRC\\0\\0\\0\\2\\377\\377\\377\\377' > .git/index"],
-    ['settings that git refuses', 'echo "[core" > .git/config'],
-    ['a folder of objects that is none', 'rm -rf .git/objects; touch .git/objects'],
+    ['an index that declares billions of files', "printf 'DIRC\\0\\0\\0\\2\\377\\377\\377\\377' > .git/index"],
+    ['settings that git rejects', 'echo "[core" > .git/config'],
+    ['a file instead of the objects folder', 'rm -rf .git/objects; touch .git/objects'],
   ])('a repository with %s is graded', async (_, trick) => {
     const agent = `cd repo; echo 'add() { echo 5; }' > code.sh; blob=$(git hash-object -w code.sh); ${trick}`
     expect((await grade(agent)).result.outcome_reward).toBe(0)
   })
 
-  test('code of the agent that ends with 127 is a verdict', async () => {
+  test('code of the agent that exits with 127 gives reward 0', async () => {
     const { result } = await grade(`cd repo; echo 'add() { exit 127; }; exit 127' > code.sh`)
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { exit_code: 127, resolved: false } })
   })
 
-  test('expectations that are none are refused with their path', () => {
+  test('invalid expectations are rejected with their path', () => {
     const problemsOf = (expected_output_json: unknown) =>
       evaluators.config.safeParse({ ...CONFIG, expected_output_json }).error?.issues.map(({ path }) => path.join('.'))
     expect(problemsOf({})).toEqual(['expected_output_json'])
@@ -246,8 +246,8 @@ describeEvaluator('test_on_output', {
     return {
       config: CONFIG,
       cases: [
-        { title: 'a right change', prepare, agent: FIX, reward: 1 },
-        { title: 'none', prepare, reward: 0 },
+        { title: 'a correct change', prepare, agent: FIX, reward: 1 },
+        { title: 'no change', prepare, reward: 0 },
       ],
       slow: {
         config: { ...CONFIG, test_command: 'touch begun; sleep 600' },

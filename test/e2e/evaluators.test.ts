@@ -8,8 +8,8 @@ import { startEngine } from '../../packages/tiny-engine/src/engine.ts'
 import type { Sandbox } from '../../src/node/sandbox/runtimes/runtime.ts'
 import { describeEvaluator } from '../../src/trajectory/evaluators/evaluator.contract.ts'
 
-/** Waits for a file that a command makes. */
-async function fileIn(sandbox: Sandbox | undefined, path: string): Promise<void> {
+/** Waits until a command has created the file. */
+async function waitForFile(sandbox: Sandbox | undefined, path: string): Promise<void> {
   for (;;) {
     const found = await sandbox?.readFile(path, { maxBytes: 100 }).catch(() => undefined)
     if (found !== undefined) return
@@ -21,9 +21,9 @@ describeEvaluator('session_completed', {
   setUp: () => ({
     config: { kind: 'session_completed' },
     cases: [
-      { title: 'an agent that ended well', agent: 'true', reward: 1 },
-      { title: 'one that did not', agent: 'exit 3', reward: 0 },
-      { title: 'one that ran out of time', ending: { kind: 'timeout', exitCode: null }, reward: 0 },
+      { title: 'an agent that exited with 0', agent: 'true', reward: 1 },
+      { title: 'an agent that exited with 3', agent: 'exit 3', reward: 0 },
+      { title: 'an agent that exceeded its time limit', ending: { kind: 'timeout', exitCode: null }, reward: 0 },
     ],
   }),
 })
@@ -40,23 +40,23 @@ describeEvaluator('command', {
     return {
       config,
       cases: [
-        { title: 'a right answer', agent: 'echo 42 > answer', reward: 1 },
-        { title: 'a wrong one', agent: 'echo 41 > answer', reward: 0 },
-        { title: 'none', reward: 0 },
+        { title: 'a correct answer', agent: 'echo 42 > answer', reward: 1 },
+        { title: 'a wrong answer', agent: 'echo 41 > answer', reward: 0 },
+        { title: 'no answer', reward: 0 },
         {
           title: 'tests that were replaced',
           agent: 'mkdir tests; echo exit 0 > tests/check.sh; chmod 444 tests/check.sh',
           reward: 0,
         },
         {
-          title: 'tests that are linked elsewhere',
+          title: 'tests that were replaced by a link',
           agent: 'mkdir evil; echo exit 0 > evil/check.sh; ln -s evil tests',
           reward: 0,
         },
       ],
       slow: {
         config: { ...config, command: 'touch begun; sleep 600' },
-        begun: (sandbox) => fileIn(sandbox, 'begun'),
+        begun: (sandbox) => waitForFile(sandbox, 'begun'),
       },
     }
   },
@@ -76,20 +76,20 @@ describeEvaluator('weighted', {
     return {
       config: weighted('cmp answer expected'),
       cases: [
-        { title: 'all is well', agent: 'echo 42 > answer', reward: 1 },
+        { title: 'a correct answer and exit code 0', agent: 'echo 42 > answer', reward: 1 },
         { title: 'a wrong answer', agent: 'echo 41 > answer', reward: 0.25 },
-        { title: 'an agent that failed', agent: 'echo 42 > answer; exit 1', reward: 0.75 },
-        { title: 'a link to what is expected', agent: 'ln -s expected answer', reward: 0.25 },
+        { title: 'a correct answer and exit code 1', agent: 'echo 42 > answer; exit 1', reward: 0.75 },
+        { title: 'a link to the expected answer', agent: 'ln -s expected answer', reward: 0.25 },
       ],
       slow: {
         config: weighted('touch begun; sleep 600'),
-        begun: (sandbox) => fileIn(sandbox, 'begun'),
+        begun: (sandbox) => waitForFile(sandbox, 'begun'),
       },
     }
   },
 })
 
-/** A service that says what a request is worth, and nothing at all on paths that begin with /slow. */
+/** Starts a grading service that answers every request, except on paths that begin with /slow. */
 async function startService(toAnswer: (body: string) => unknown) {
   let arrived = Promise.withResolvers<void>()
   const server = createServer((request, response) => {
@@ -131,7 +131,7 @@ describeEvaluator('http', {
       config,
       cases: [
         { title: 'an answer', agent: 'echo 42 > answer', reward: 1 },
-        { title: 'none', reward: 0 },
+        { title: 'no answer', reward: 0 },
         { title: 'a link to an answer', agent: 'echo 42 > other; ln -s other answer', reward: 1 },
         { title: 'a link to a file of the machine', agent: 'echo 42 > /tmp/other; ln -s /tmp/other answer', reward: 0 },
       ],

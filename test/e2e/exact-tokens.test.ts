@@ -3,14 +3,14 @@ import { describe, expect, test } from 'vitest'
 import type { Turn } from '../../src/model/turn.ts'
 import { Stack } from '../support/stack.ts'
 
-/** Whether the next prompt is literally the last one plus what was sampled plus something. */
+/** Whether the next prompt starts with the previous prompt and its sampled tokens, and is longer. */
 function extendsLiterally(turn: Turn, next: Turn): boolean {
   const before = [...(turn.response?.promptIds ?? []), ...(turn.response?.choices[0]?.ids ?? [])]
   const after = next.response?.promptIds ?? new Int32Array()
   return after.length > before.length && before.every((id, i) => id === after[i])
 }
 
-async function talk(stack: Stack, questions: readonly string[], options: { stream: boolean }): Promise<void> {
+async function converse(stack: Stack, questions: readonly string[], options: { stream: boolean }): Promise<void> {
   const messages: OpenAI.ChatCompletionMessageParam[] = []
   for (const [i, content] of questions.entries()) {
     messages.push({ role: 'user', content })
@@ -33,17 +33,17 @@ const questions = [
   '嗯？',
 ]
 
-describe('a conversation with the real model, token by token', () => {
-  test('every prompt begins with all that was read and sampled before, or says why a new segment begins', async () => {
+describe('exact continuation of conversations', () => {
+  test('every prompt starts with all earlier prompt and sampled tokens, or the log states why a new segment begins', async () => {
     for (const stream of [true, false]) {
       await using stack = await Stack.start()
-      await talk(stack, questions, { stream })
+      await converse(stack, questions, { stream })
       const { turns } = await stack.recorded()
       for (const [i, turn] of turns.slice(1).entries()) {
         const before = turns[i] as Turn
-        const isCut = before.response?.choices[0]?.finishReason === 'length'
-        // A turn that was cut has no end that was sampled; there a new segment begins, and the log says so.
-        if (isCut) expect(turn.forced['begins']).toBe('truncated-turn')
+        const isTruncated = before.response?.choices[0]?.finishReason === 'length'
+        // A truncated turn has no sampled end token, so a new segment begins and the log records the reason.
+        if (isTruncated) expect(turn.forced['begins']).toBe('truncated-turn')
         else {
           expect(turn.forced['continues']).toBe(before.id)
           expect(extendsLiterally(before, turn)).toBe(true)
@@ -53,26 +53,26 @@ describe('a conversation with the real model, token by token', () => {
     }
   })
 
-  test('a conversation continues after a sub-agent with more calls than it, and from the choice that was kept', async () => {
+  test('a conversation continues from the kept choice, also after a sub-agent with more calls', async () => {
     const lines = Array.from({ length: 24 }, (_, i) => `    - { text: "Line ${i}." }`).join('\n')
     await using stack = await Stack.start({ script: `scenarios:\n  main:\n${lines}\n  sub:\n${lines}\n` })
-    const ask = async (messages: OpenAI.ChatCompletionMessageParam[], n = 1): Promise<void> => {
+    const complete = async (messages: OpenAI.ChatCompletionMessageParam[], n = 1): Promise<void> => {
       const { choices } = await stack.client().chat.completions.create({ model: 'tiny', messages, n })
       messages.push({ role: 'assistant', content: choices.at(-1)?.message.content ?? '' })
       messages.push({ role: 'user', content: 'go on' })
     }
     const main: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:main' }]
-    await ask(main, 2)
+    await complete(main, 2)
     const sub: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:sub' }]
-    for (let i = 0; i < 20; i++) await ask(sub)
-    await ask(main)
+    for (let i = 0; i < 20; i++) await complete(sub)
+    await complete(main)
     const { turns } = await stack.recorded()
     expect(turns[1]?.forced).toMatchObject({ begins: 'new-conversation' })
     for (const [i, turn] of turns.slice(2, 21).entries()) expect(turn.forced['continues']).toBe(turns[i + 1]?.id)
     expect(turns[21]?.forced).toMatchObject({ continues: turns[0]?.id })
   })
 
-  test('a tool loop of twelve rounds is one chain, whatever the harness does to the arguments', async () => {
+  test('a tool loop of twelve rounds is one chain, even if the harness reformats the arguments', async () => {
     const rounds = Array.from(
       { length: 12 },
       (_, i) => `    - { text: "Round ${i}.", tool_calls: [{ name: bash, arguments: '{"n":  ${i}.0}' }] }`,

@@ -27,7 +27,7 @@ const formats = {
   prime_rl: { kind: 'prime_rl', envName: 'polar', layout: 'array' },
 } as const
 
-test('the consumers’ own models read every file as the samples it was made of', ({ skip }) => {
+test('the data models of the consumers read the exported samples from every file', ({ skip }) => {
   if (missing !== undefined) skip(`the consumers’ packages cannot be installed here: ${missing}`)
   const sessions = fc
     .sample(anySession(), { numRuns: 300, seed: 7 })
@@ -55,8 +55,8 @@ function expected(sessions: readonly ScoredSession[]): Record<keyof typeof forma
   const certain = samples.filter((sample) => !lacksLogprob(sample))
   return {
     atif: sessions.flatMap((session) => {
-      const told = sampledIn(session)
-      return told.length === 0 ? [] : [told]
+      const calls = sampledIn(session)
+      return calls.length === 0 ? [] : [calls]
     }),
     nemo_gym: certain
       .filter(({ reward }) => reward !== undefined)
@@ -71,7 +71,7 @@ function expected(sessions: readonly ScoredSession[]): Record<keyof typeof forma
   }
 }
 
-/** Each call once, whatever the number of samples it is in. */
+/** Returns each call once, even if several samples contain it. */
 function sampledIn(session: ScoredSession): unknown[] {
   const calls = new Set([...session.samples()].flatMap((sample) => sample.calls.map(({ key }) => key)))
   return session.built.graph.nodes

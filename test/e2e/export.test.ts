@@ -23,7 +23,7 @@ const root = fileURLToPath(new URL('../..', import.meta.url))
 const main = join(root, 'src/cli/main.ts')
 
 let scratch: string
-/** About 57 MB of call logs; what they are when read is several times that. */
+/** About 57 MB of call logs; in memory they take several times as much. */
 let large: string
 
 beforeAll(async () => {
@@ -42,47 +42,47 @@ function runExport(args: readonly string[]): { status: number | null; stdout: st
   return spawnSync(process.execPath, [main, 'export', ...args], options)
 }
 
-async function bytesIn(place: string): Promise<number> {
-  const info = await stat(place).catch(() => undefined)
+async function bytesIn(path: string): Promise<number> {
+  const info = await stat(path).catch(() => undefined)
   if (info === undefined) return 0
   if (info.isFile()) return info.size
-  const names = await readdir(place)
-  const sizes = await Promise.all(names.map((name) => bytesIn(join(place, name))))
+  const names = await readdir(path)
+  const sizes = await Promise.all(names.map((name) => bytesIn(join(path, name))))
   return sizes.reduce((sum, size) => sum + size, 0)
 }
 
-async function digestOf(place: string): Promise<Record<string, string>> {
-  const isFile = (await stat(place)).isFile()
-  const names = isFile ? [''] : (await readdir(place)).toSorted()
+async function digestOf(path: string): Promise<Record<string, string>> {
+  const isFile = (await stat(path)).isFile()
+  const names = isFile ? [''] : (await readdir(path)).toSorted()
   const digests = names.map(async (name) => {
-    const bytes = await readFile(isFile ? place : join(place, name))
+    const bytes = await readFile(isFile ? path : join(path, name))
     return [name, createHash('sha256').update(bytes).digest('hex')] as const
   })
   return Object.fromEntries(await Promise.all(digests))
 }
 
 test.each(['jsonl', 'parquet'])(
-  '%s: killed with -9 again and again, an export resumes to the same bytes',
+  '%s: an export that is killed repeatedly with SIGKILL resumes to the same bytes',
   async (format) => {
-    const [whole, place] = [join(scratch, `whole.${format}`), join(scratch, `killed.${format}`)]
+    const [whole, target] = [join(scratch, `whole.${format}`), join(scratch, `killed.${format}`)]
     const args = ['all', '--from', large, '--format', format]
     expect(runExport([...args, '--to', whole]).status).toBe(0)
     const size = await bytesIn(whole)
     for (const part of [0, 0.2, 0.55, 0.9]) {
-      const child = startExport([...args, '--to', place, ...(part === 0 ? [] : ['--resume'])])
+      const child = startExport([...args, '--to', target, ...(part === 0 ? [] : ['--resume'])])
       const ended = once(child, 'exit')
-      const written = async (): Promise<number> => Math.max(await bytesIn(`${place}.partial`), await bytesIn(place))
+      const written = async (): Promise<number> => Math.max(await bytesIn(`${target}.partial`), await bytesIn(target))
       while (child.exitCode === null && (await written()) <= part * size) await sleep(10)
       child.kill('SIGKILL')
       await ended
     }
-    const last = runExport([...args, '--to', place, '--resume', '--json'])
+    const last = runExport([...args, '--to', target, '--resume', '--json'])
     expect(last.status, last.stderr).toBe(0)
     expect(JSON.parse(last.stdout)).toMatchObject({ failed: [] })
     expect((JSON.parse(last.stdout) as { resumed_sessions: number }).resumed_sessions).toBeGreaterThan(20)
-    expect(await digestOf(place)).toEqual(await digestOf(whole))
-    expect([existsSync(`${place}.partial`), existsSync(`${place}.progress`)]).toEqual([false, false])
-    expect(runExport([...args, '--to', place, '--resume'])).toMatchObject({ status: 0, stderr: /complete already/ })
+    expect(await digestOf(target)).toEqual(await digestOf(whole))
+    expect([existsSync(`${target}.partial`), existsSync(`${target}.progress`)]).toEqual([false, false])
+    expect(runExport([...args, '--to', target, '--resume'])).toMatchObject({ status: 0, stderr: /complete already/ })
   },
 )
 
@@ -95,7 +95,7 @@ test.each(['jsonl', 'parquet', 'slime'])('%s: memory does not grow with the numb
   expect((peak - before) / 1e6).toBeLessThan(200)
 })
 
-test('damaged, newer and empty logs are named, what is whole is exported, and --salvage reads more', async () => {
+test('damaged, newer and empty logs are reported, intact logs are exported, and --salvage reads damaged logs', async () => {
   const dir = join(scratch, 'damaged')
   const ids = await recordSet({ dir, sessions: 6, turns: 4, addedIds: 60, sampledIds: 20 })
   const [corrupt = '', cut = '', newer = '', empty = ''] = ids.map((id) => join(dir, id, 'calls.plog'))
@@ -106,8 +106,8 @@ test('damaged, newer and empty logs are named, what is whole is exported, and --
   await writeNewer(newer, ids[2]!)
   await writeFile(empty, '')
 
-  const place = join(scratch, 'damaged.jsonl')
-  const strict = runExport(['all', '--from', dir, '--to', place, '--json'])
+  const target = join(scratch, 'damaged.jsonl')
+  const strict = runExport(['all', '--from', dir, '--to', target, '--json'])
   expect(strict.status).toBe(1)
   const report = JSON.parse(strict.stdout) as { failed: { session: string; code: string }[]; incomplete: string[] }
   const failed = Object.fromEntries(report.failed.map(({ session, code }) => [session, code]))
@@ -116,22 +116,22 @@ test('damaged, newer and empty logs are named, what is whole is exported, and --
     [ids[2]!]: 'store.newer-schema',
     [ids[3]!]: 'store.corrupt',
   })
-  const written = new Set(readLines<Trace>(place).map(({ metadata }) => metadata['session_id']))
+  const written = new Set(readLines<Trace>(target).map(({ metadata }) => metadata['session_id']))
   for (const id of ids.filter((name) => !(name in failed))) expect(written).toContain(id)
   expect(written.size + report.failed.length).toBe(6)
 
-  const text = runExport(['all', '--from', dir, '--to', place])
+  const text = runExport(['all', '--from', dir, '--to', target])
   expect(text.stderr).toMatch(/could not be exported/)
   expect(text.stderr).toMatch(/newer version of Polar/)
   expect(text.stderr).toMatch(/--salvage/)
 
-  const salvaged = runExport(['all', '--from', dir, '--to', place, '--salvage', '--json'])
+  const salvaged = runExport(['all', '--from', dir, '--to', target, '--salvage', '--json'])
   const after = JSON.parse(salvaged.stdout) as typeof report
   expect(after.failed.map(({ session }) => session)).not.toContain(ids[0])
   expect(after.incomplete).toContain(ids[0])
 })
 
-/** A log as a later program would open it. */
+/** Writes the header of a log with a newer schema version. */
 async function writeNewer(path: string, id: string): Promise<void> {
   const writer = new ByteWriter(new BufferPool())
   const header = { id, createdAt: 1, origin: {}, schemaVersion: 99 }
@@ -139,14 +139,14 @@ async function writeNewer(path: string, id: string): Promise<void> {
   await writeFile(path, writer.bytes)
 }
 
-test('a reader that has seen enough ends the export, and that is no failure', () => {
+test('an export whose reader closes the pipe exits with status 0', () => {
   const command = `"${process.execPath}" "${main}" export all --from "${large}" | head -c 100 | wc -c; echo "\${PIPESTATUS[0]}"`
   const run = spawnSync('bash', ['-c', command], { encoding: 'utf8' })
   expect(run.stdout.trim().split(/\s+/)).toEqual(['100', '0'])
   expect(run.stderr).toBe('')
 })
 
-test('flags that make no sense are told so', async () => {
+test('invalid flags and combinations of flags are rejected with a message', async () => {
   const rewards = join(scratch, 'rewards.jsonl')
   await writeFile(rewards, '{"session_id": "a", "outcome_reward": 1}\n{"session_id": "b", "reward": 1}\nnope\n')
   const wrong: [args: string[], message: RegExp][] = [
@@ -168,7 +168,7 @@ test('flags that make no sense are told so', async () => {
   }
 })
 
-test('a builder of the user’s own and rewards with advantages reach the samples', async () => {
+test('a custom builder, rewards and advantages are applied to the exported samples', async () => {
   const dir = join(scratch, 'graded')
   const ids = await recordSet({ dir, sessions: 3, turns: 3, addedIds: 9, sampledIds: 4 })
   const module = join(scratch, 'last-call.mjs')
@@ -255,7 +255,7 @@ scenarios:
     - { text: "You are welcome." }
 `
 
-/** A harness that shortens its second answer before it goes on, so that the last calls do not go on from it literally. */
+/** Records a harness that shortens its second answer in the history, so that later calls do not continue it exactly. */
 async function recordEdited(dir: string): Promise<void> {
   await mkdir(dir, { recursive: true })
   await using stack = await Stack.start({ script: EDITED_SCRIPT, dir })
@@ -264,15 +264,19 @@ async function recordEdited(dir: string): Promise<void> {
   for (const edited of [undefined, 'I read.', undefined, undefined]) {
     const body = { model: 'edit', messages: messages as never, tools: [tool] }
     const { content, tool_calls: calls } = (await stack.client().chat.completions.create(body)).choices[0]!.message
-    const asked = (calls ?? []) as NonNullable<WireMessage['tool_calls']>
-    messages.push({ role: 'assistant', content: edited ?? content, ...(asked.length > 0 && { tool_calls: asked }) })
-    for (const { id } of asked) messages.push({ role: 'tool', tool_call_id: id, content: `result of ${id}` })
-    if (asked.length === 0) messages.push({ role: 'user', content: 'Thanks.' })
+    const toolCalls = (calls ?? []) as NonNullable<WireMessage['tool_calls']>
+    messages.push({
+      role: 'assistant',
+      content: edited ?? content,
+      ...(toolCalls.length > 0 && { tool_calls: toolCalls }),
+    })
+    for (const { id } of toolCalls) messages.push({ role: 'tool', tool_call_id: id, content: `result of ${id}` })
+    if (toolCalls.length === 0) messages.push({ role: 'user', content: 'Thanks.' })
   }
 }
 
 test.each(['prefix_merging', 'prefix_tree'])(
-  '%s: rows of a real recording hold all messages of its requests, in text formats',
+  '%s: in text formats, rows of a real recording contain all messages of its requests',
   async (builder) => {
     const dir = join(scratch, `edited-${builder}`)
     await recordEdited(dir)
@@ -318,31 +322,31 @@ test.each(['prefix_merging', 'prefix_tree'])(
   },
 )
 
-test('a real recording says the same in every format, also to pyarrow', async ({ skip }) => {
+test('every format of a real recording contains the same samples, also when pyarrow reads it', async ({ skip }) => {
   const dir = await recordReal()
   const [id = ''] = await readdir(dir)
   const rewards = join(scratch, 'real-rewards.jsonl')
   await writeFile(rewards, `${JSON.stringify({ session_id: id, outcome_reward: 0.25 })}\n`)
-  const place = (format: string): string => join(scratch, `real.${format}`)
+  const pathOf = (format: string): string => join(scratch, `real.${format}`)
   for (const format of ['jsonl', 'slime', 'trl', 'parquet', 'verl']) {
-    const run = runExport(['last', '--from', dir, '--format', format, '--to', place(format), '--rewards', rewards])
+    const run = runExport(['last', '--from', dir, '--format', format, '--to', pathOf(format), '--rewards', rewards])
     expect(run.status, run.stderr).toBe(0)
   }
-  const traces = readLines<Trace>(place('jsonl'))
+  const traces = readLines<Trace>(pathOf('jsonl'))
   expect(traces.length).toBeGreaterThan(0)
-  const lines = (format: string): Record<string, unknown>[] => readLines(place(format))
+  const lines = (format: string): Record<string, unknown>[] => readLines(pathOf(format))
   const ids = traces.map((trace) => [...trace.prompt_ids, ...trace.response_ids])
   expect(lines('slime').map(({ tokens }) => tokens)).toEqual(ids)
   expect(
     lines('trl').map((line) => [...(line['prompt_ids'] as number[]), ...(line['completion_ids'] as number[])]),
   ).toEqual(ids)
-  const rows = await readParquet(await readFile(join(place('parquet'), 'part-00000.parquet')))
+  const rows = await readParquet(await readFile(join(pathOf('parquet'), 'part-00000.parquet')))
   expect(rows.map(({ input_ids, reward }) => [input_ids, reward])).toEqual(ids.map((row) => [row, 0.25]))
 
   const missing = installPython()
   if (missing !== undefined) skip(`pyarrow cannot be installed here: ${missing}`)
   const script = join(root, 'test/support/python_export.py')
-  const run = spawnSync(python, [script, place('parquet'), place('verl')], { encoding: 'utf8' })
+  const run = spawnSync(python, [script, pathOf('parquet'), pathOf('verl')], { encoding: 'utf8' })
   expect(run.status, run.stderr).toBe(0)
   const read = JSON.parse(run.stdout) as {
     types: Record<string, string>
@@ -362,7 +366,7 @@ test('a real recording says the same in every format, also to pyarrow', async ({
       loss_mask: [...trace.prompt_ids.map(() => 0), ...trace.loss_mask],
       logprobs: [
         ...trace.prompt_ids.map(() => null),
-        // A trace holds 0 where the mask is 0; Parquet holds what is known, which is nothing there.
+        // Where the mask is 0, a trace contains the log probability 0 and Parquet contains null.
         ...(trace.response_logprobs ?? []).map((logprob, i) => (trace.loss_mask[i] === 1 ? logprob : null)),
       ],
       reward: 0.25,

@@ -4,7 +4,7 @@ import OpenAI from 'openai'
 import { describe, expect, test } from 'vitest'
 import { Stack } from '../support/stack.ts'
 
-/** One call by each vendor's SDK, without retries of its own; resolves with the text, rejects with what the SDK throws. */
+/** One call with each vendor's SDK, without retries; resolves with the text or rejects with the error of the SDK. */
 const clients: Record<string, (stack: Stack, stream: boolean) => Promise<string>> = {
   async 'openai chat'(stack, stream) {
     const body = { model: 'tiny', messages: [{ role: 'user' as const, content: 'x' }] }
@@ -35,7 +35,7 @@ const clients: Record<string, (stack: Stack, stream: boolean) => Promise<string>
   },
 }
 
-/** What the engine does wrong, and what the log must call it. `whole` faults also hit calls that want no stream. */
+/** Faults of the engine and their failure codes in the log. `whole` faults also affect calls without streaming. */
 const fatal = [
   {
     name: 'a 429',
@@ -65,13 +65,13 @@ const doubtful = [
 const script = (fault: string): string =>
   `default: { text: "some words to be sent here", per_token_ms: 5, fault: ${fault} }`
 
-describe.each(Object.entries(clients))('%s', (_, ask) => {
+describe.each(Object.entries(clients))('%s', (_, callModel) => {
   test.each(fatal)(
-    '$name: the SDK is told, the log has its class, nothing is graded exact',
+    '$name: the SDK throws, the log has the failure code, and no turn is exact',
     async ({ fault, code, whole }) => {
       await using stack = await Stack.start({ script: script(fault) })
       const modes = whole ? [true, false] : [true]
-      for (const stream of modes) await expect(ask(stack, stream)).rejects.toThrow()
+      for (const stream of modes) await expect(callModel(stack, stream)).rejects.toThrow()
       const { turns, complete } = await stack.recorded()
       expect(turns.map((turn) => turn.failure?.code)).toEqual(modes.map(() => code))
       expect(turns.map((turn) => turn.delivery)).toEqual(modes.map(() => 'undelivered'))
@@ -80,9 +80,9 @@ describe.each(Object.entries(clients))('%s', (_, ask) => {
     },
   )
 
-  test.each(doubtful)('$name: the harness has its answer, the turn is not exact', async ({ fault }) => {
+  test.each(doubtful)('$name: the harness receives its answer, and the turn is not exact', async ({ fault }) => {
     await using stack = await Stack.start({ script: script(fault) })
-    for (const stream of [true, false]) expect(await ask(stack, stream)).toBe('some words to be sent here')
+    for (const stream of [true, false]) expect(await callModel(stack, stream)).toBe('some words to be sent here')
     const { turns } = await stack.recorded()
     expect(turns.map((turn) => turn.response?.grade === 'exact')).toEqual([false, false])
   })

@@ -14,7 +14,7 @@ beforeAll(async () => {
   tokenizer = await loadTokenizer(embeddedModelFolder())
 })
 
-/** What the gateway recorded is, number by number, what the engine says it read and sampled. */
+/** Asserts that the recorded ids and log probabilities equal the engine's own log. */
 function expectSameAsEngine(turns: readonly Turn[], calls: readonly EngineCall[]): void {
   const byId = new Map(calls.map((call) => [call.request_id, call]))
   expect(turns.length).toBe(calls.length)
@@ -58,14 +58,14 @@ describe('the tiny model, through the gateway, read by the OpenAI SDK', () => {
 
   test('prompt ids, sampled ids and log probabilities equal the engine’s own log, and decode to the text received', async () => {
     const received = new Map<string, string[]>()
-    const ask = async (content: string, options: Partial<OpenAI.ChatCompletionCreateParams>): Promise<void> => {
-      const asked = { model: 'any-name', messages: [{ role: 'user' as const, content }], max_tokens: 40, ...options }
+    const complete = async (content: string, options: Partial<OpenAI.ChatCompletionCreateParams>): Promise<void> => {
+      const request = { model: 'any-name', messages: [{ role: 'user' as const, content }], max_tokens: 40, ...options }
       if (options.stream === true) {
-        const stream = await stack.client().chat.completions.create({ ...asked, stream: true })
+        const stream = await stack.client().chat.completions.create({ ...request, stream: true })
         const { id, texts } = await readStream(stream)
         received.set(id, texts)
       } else {
-        const answer = await stack.client().chat.completions.create({ ...asked, stream: false })
+        const answer = await stack.client().chat.completions.create({ ...request, stream: false })
         expect(answer.model).toBe('any-name')
         received.set(
           answer.id,
@@ -73,14 +73,14 @@ describe('the tiny model, through the gateway, read by the OpenAI SDK', () => {
         )
       }
     }
-    await ask('What is the capital of France?', { seed: 1, stream: true })
-    await ask('What is the capital of France?', { seed: 1 })
-    await ask('请介绍一下你自己。', { seed: 2, stream: true, temperature: 0.7 })
-    await ask('Tell a story 🐙', { seed: 3, n: 2 })
-    await ask('Tell a story 🐙', { seed: 3, n: 2, stream: true })
-    await ask('你好', { temperature: 0, stream: true, max_tokens: 3 })
+    await complete('What is the capital of France?', { seed: 1, stream: true })
+    await complete('What is the capital of France?', { seed: 1 })
+    await complete('请介绍一下你自己。', { seed: 2, stream: true, temperature: 0.7 })
+    await complete('Tell a story 🐙', { seed: 3, n: 2 })
+    await complete('Tell a story 🐙', { seed: 3, n: 2, stream: true })
+    await complete('你好', { temperature: 0, stream: true, max_tokens: 3 })
     await Promise.all(
-      Array.from({ length: 6 }, (_, i) => ask(`Question ${i}: 你是谁？`, { seed: i, stream: i % 2 === 0 })),
+      Array.from({ length: 6 }, (_, i) => complete(`Question ${i}: 你是谁？`, { seed: i, stream: i % 2 === 0 })),
     )
 
     const session = await stack.recorded()
@@ -122,7 +122,7 @@ function body(scenario: string): Omit<OpenAI.ChatCompletionCreateParamsStreaming
 }
 
 describe('scripted turns, read by the OpenAI SDK', () => {
-  test('streams and whole answers give the same message, with the exact argument text', async () => {
+  test('streamed and whole answers contain the same message, with the exact argument text', async () => {
     await using stack = await Stack.start({ script: SCRIPT })
     const client = stack.client()
     const streamed = await client.chat.completions.stream(body('tools')).finalChatCompletion()
@@ -152,7 +152,7 @@ describe('scripted turns, read by the OpenAI SDK', () => {
     }
   })
 
-  test('a history printed anew by the harness reaches the engine as it was sampled, broken calls included', async () => {
+  test('a history that the harness reformatted reaches the engine as sampled, including invalid tool calls', async () => {
     const script = `
 scenarios:
   go:
@@ -167,7 +167,7 @@ scenarios:
       const answer = await client.chat.completions.create({ model: 'tiny', messages, tools })
       const [call] = answer.choices[0]?.message.tool_calls ?? []
       if (call?.type !== 'function') break
-      // As most harnesses do: parse and print again where it can be parsed.
+      // Most harnesses parse the arguments and serialize them again if they are valid JSON.
       const args = turn === 0 ? JSON.stringify(JSON.parse(call.function.arguments)) : call.function.arguments
       messages.push(
         { role: 'assistant', tool_calls: [{ ...call, function: { ...call.function, arguments: args } }] },
@@ -181,7 +181,7 @@ scenarios:
     expect(turns[2]?.response?.choices[0]?.message.content).toEqual([{ type: 'text', text: 'done' }])
   })
 
-  test('log probabilities the harness asked for reach it, and are the captured ones', async () => {
+  test('log probabilities that the harness requested equal the captured ones', async () => {
     await using stack = await Stack.start({ script: SCRIPT })
     const { stream_options: _, ...rest } = body('text')
     const answer = await stack.client().chat.completions.create({ ...rest, logprobs: true, top_logprobs: 2 })
@@ -191,7 +191,7 @@ scenarios:
     expect(answer.choices[0]?.logprobs?.content?.[0]?.top_logprobs).toHaveLength(2)
   })
 
-  test('however the engine’s bytes are cut on their way, the relayed events and captured tokens stay the same', async () => {
+  test('relayed events and captured tokens do not depend on how the bytes of the engine are split', async () => {
     let sizes: number[] = [65_536]
     let turn = 0
     const nextSize = (): number => sizes[turn++ % sizes.length] ?? 1
@@ -221,7 +221,7 @@ scenarios:
     expect(new Set(answers).size).toBe(2)
   })
 
-  test('a harness that goes away ends the engine’s work, and what it had sampled is kept and marked', async () => {
+  test('a disconnect of the harness aborts the call of the engine, and the sampled tokens are stored as undelivered', async () => {
     await using stack = await Stack.start({ script: 'default: { tokens: 2000, per_token_ms: 5 }' })
     const abort = new AbortController()
     const stream = await stack
@@ -234,7 +234,7 @@ scenarios:
     try {
       for await (const _chunk of stream) if (++frames === 10) abort.abort()
     } catch {
-      // The SDK throws what we asked for.
+      // The SDK throws because the test aborted the call.
     }
     const [turn] = (await stack.recorded()).turns
     expect(turn).toMatchObject({ delivery: 'undelivered', failure: { code: 'request.client-gone' } })
@@ -248,7 +248,7 @@ scenarios:
   })
 })
 
-/** Tool call ids are random in each answer. */
+/** Removes tool call ids, which are random in each answer. */
 function withoutCallIds(chunk: unknown): unknown {
   return JSON.parse(JSON.stringify(chunk, (key, value) => (key === 'id' ? undefined : value)))
 }
@@ -263,27 +263,30 @@ describe('faults of the engine', () => {
     ['a 503', '{ kind: status, status: 503 }', 503, 'upstream.overloaded'],
     ['a reset before the first byte', '{ kind: reset }', 502, 'upstream.reset'],
     ['bytes that are not JSON', '{ kind: malformed }', 502, 'upstream.bad-stream'],
-  ])('%s: the caller gets it in its own shape, the log has its class', async (_, text, status, code) => {
-    await using stack = await Stack.start({ script: fault(text) })
-    const error = await stack
-      .client()
-      .chat.completions.create(call)
-      .catch((thrown: unknown) => thrown)
-    expect(error).toBeInstanceOf(OpenAI.APIError)
-    expect(error).toMatchObject({ status })
-    if (status === 429) expect((error as InstanceType<typeof OpenAI.APIError>).headers?.get('retry-after')).toBe('2')
-    const [turn] = (await stack.recorded()).turns
-    expect(turn).toMatchObject({ failure: { code }, delivery: 'undelivered' })
-    expect(turn?.response?.grade).not.toBe('exact')
-  })
+  ])(
+    '%s: the caller receives an error of the OpenAI API, and the log has the failure code',
+    async (_, text, status, code) => {
+      await using stack = await Stack.start({ script: fault(text) })
+      const error = await stack
+        .client()
+        .chat.completions.create(call)
+        .catch((thrown: unknown) => thrown)
+      expect(error).toBeInstanceOf(OpenAI.APIError)
+      expect(error).toMatchObject({ status })
+      if (status === 429) expect((error as InstanceType<typeof OpenAI.APIError>).headers?.get('retry-after')).toBe('2')
+      const [turn] = (await stack.recorded()).turns
+      expect(turn).toMatchObject({ failure: { code }, delivery: 'undelivered' })
+      expect(turn?.response?.grade).not.toBe('exact')
+    },
+  )
 
   test.each([
     ['cut', '{ kind: cut, after_tokens: 3 }', 'upstream.bad-stream'],
     ['reset', '{ kind: reset, after_tokens: 3 }', 'upstream.reset'],
     ['malformed', '{ kind: malformed, after_tokens: 3 }', 'upstream.bad-stream'],
-  ])('a stream that is %s half way breaks for the harness too, and the partial turn is kept', async (_, text, code) => {
-    const slowly = `default: { text: "some words to send here", per_token_ms: 10, fault: ${text} }`
-    await using stack = await Stack.start({ script: slowly })
+  ])('a stream that is %s midway fails for the harness too, and the partial turn is stored', async (_, text, code) => {
+    const slow = `default: { text: "some words to send here", per_token_ms: 10, fault: ${text} }`
+    await using stack = await Stack.start({ script: slow })
     const stream = await stack.client().chat.completions.create({ ...call, stream: true })
     await expect(readStream(stream)).rejects.toThrow()
     const [turn] = (await stack.recorded()).turns
@@ -298,9 +301,9 @@ describe('faults of the engine', () => {
     ['no prompt ids', '{ kind: omit, fields: [prompt_token_ids] }'],
     ['no log probabilities', '{ kind: omit, fields: [logprobs] }'],
     ['no usage', '{ kind: omit, fields: [usage] }'],
-    ['an id too few', '{ kind: wrong-length, field: token_ids }'],
-    ['a log probability too few', '{ kind: wrong-length, field: logprobs }'],
-  ])('with %s the harness has its answer, and the turn is not graded exact', async (_, text) => {
+    ['one id too few', '{ kind: wrong-length, field: token_ids }'],
+    ['one log probability too few', '{ kind: wrong-length, field: logprobs }'],
+  ])('with %s the harness receives its answer, and the turn is not exact', async (_, text) => {
     await using stack = await Stack.start({ script: fault(text) })
     const whole = await stack.client().chat.completions.create(call)
     const streamed = await readStream(await stack.client().chat.completions.create({ ...call, stream: true }))
@@ -314,7 +317,7 @@ describe('faults of the engine', () => {
     }
   })
 
-  test('an engine that is not there', async () => {
+  test('a call to an unreachable engine fails with upstream.unreachable', async () => {
     await using stack = await Stack.start({ script: 'default: { text: x }', via: async () => 'http://127.0.0.1:9' })
     const error = await stack
       .client()
@@ -323,7 +326,7 @@ describe('faults of the engine', () => {
     expect(error).toMatchObject({ status: 502, code: 'upstream.unreachable' })
   })
 
-  test('an answer limit beyond the context is lowered to what fits; a prompt beyond it is the harness’s own error', async () => {
+  test('max_completion_tokens beyond the context is lowered; a prompt beyond the context is an error of the request', async () => {
     await using stack = await Stack.start({ script: 'default: { text: short }' })
     const answer = await stack.client().chat.completions.create({ ...call, max_completion_tokens: 1_000_000 })
     expect(answer.choices[0]?.message.content).toBe('short')

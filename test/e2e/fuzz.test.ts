@@ -2,17 +2,17 @@ import { expect, test } from 'vitest'
 import { runFuzz } from '../fuzz/run-fuzz.ts'
 import { SURFACES } from '../fuzz/surfaces.ts'
 
-/** As `npm run fuzz` does it with 10,000 requests of up to 64 MB each. */
+/** Smaller than those of `npm run fuzz`, which sends 10,000 requests of up to 64 MB each. */
 const OPTIONS = { seed: 7, count: 200, maxBytes: 4 * 1024 ** 2, width: 4 }
-/** The server holds its database in the process. */
-const MOST_MEMORY_MB = { server: 1800, usual: 700 }
+/** The server needs more memory because its database runs in the same process. */
+const MAX_MEMORY_MB = { server: 1800, usual: 700 }
 
-test.each(SURFACES)('%s answers hostile requests and serves its neighbours', async (surface) => {
+test.each(SURFACES)('%s answers hostile requests and still serves other clients', async (surface) => {
   const report = await runFuzz(surface, OPTIONS)
   expect(report.attempts).toBe(OPTIONS.count)
   expect(report.answers).not.toHaveProperty('500')
   expect(report.neighbour.calls).toBeGreaterThan(0)
-  // Computing time, so that it does not depend on what else the machine does.
+  // CPU time, which does not depend on the load of the machine.
   expect(report.neighbour.longestBusyMs).toBeLessThan(1000)
-  expect(report.peakMemoryMb).toBeLessThan(surface === 'server' ? MOST_MEMORY_MB.server : MOST_MEMORY_MB.usual)
+  expect(report.peakMemoryMb).toBeLessThan(surface === 'server' ? MAX_MEMORY_MB.server : MAX_MEMORY_MB.usual)
 })

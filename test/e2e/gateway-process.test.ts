@@ -38,7 +38,7 @@ interface LogLine {
   [field: string]: unknown
 }
 
-/** A gateway process as nodes have it, with the lines it logs. */
+/** Starts a gateway process with the settings of a node, and collects its log lines. */
 async function start({ heapMb, hangMs }: { heapMb?: number; hangMs?: number } = {}): Promise<
   { gateway: Gateway; lines: LogLine[] } & AsyncDisposable
 > {
@@ -62,8 +62,8 @@ async function start({ heapMb, hangMs }: { heapMb?: number; hangMs?: number } = 
   return { gateway, lines, [Symbol.asyncDispose]: () => gateway[Symbol.asyncDispose]() }
 }
 
-/** A door as sandboxes have it. Node reads no byte of its connections in this process. */
-class Door implements Disposable {
+/** A socket that the node serves inside a sandbox. Node.js reads no byte of its connections in this process. */
+class SandboxSocket implements Disposable {
   readonly #server: Server
   readonly sockets: Socket[] = []
 
@@ -71,16 +71,16 @@ class Door implements Disposable {
     this.#server = server
   }
 
-  static async open(gateway: Gateway, { id }: SessionAccess, path?: string): Promise<Door> {
+  static async open(gateway: Gateway, { id }: SessionAccess, path?: string): Promise<SandboxSocket> {
     const server = createServer({ allowHalfOpen: true, pauseOnConnect: true })
-    const door = new Door(server)
+    const sandboxSocket = new SandboxSocket(server)
     server.on('connection', (socket) => {
-      door.sockets.push(socket)
+      sandboxSocket.sockets.push(socket)
       gateway.accept(id, socket)
     })
     server.listen(path === undefined ? { port: 0, host: '127.0.0.1' } : { path })
     await once(server, 'listening')
-    return door
+    return sandboxSocket
   }
 
   get to(): { port: number } | { socketPath: string } {
@@ -156,53 +156,53 @@ describe('a gateway process', () => {
   test.each([
     ['TCP', () => undefined],
     ['Unix', () => join(scratch, 'door.sock')],
-  ])('serves the connections of a %s door; this process reads none of their bytes', async (_, path) => {
+  ])('serves the connections of a %s socket; the parent process reads none of their bytes', async (_, path) => {
     await using started = await start()
     const { gateway } = started
     const session = await gateway.openSession()
-    using door = await Door.open(gateway, session, path())
+    using sandboxSocket = await SandboxSocket.open(gateway, session, path())
     const agent = new Agent({ keepAlive: true, maxSockets: 4 })
     const answers = await Promise.all(
-      Array.from({ length: 12 }, () => call(door.to, session, { padding: 200_000, agent })),
+      Array.from({ length: 12 }, () => call(sandboxSocket.to, session, { padding: 200_000, agent })),
     )
     agent.destroy()
     expect(answers.map(({ body }) => body.choices?.[0]?.message.content)).toEqual(Array(12).fill('fine'))
-    expect(door.sockets).toHaveLength(4)
-    expect(door.sockets.map(({ bytesRead }) => bytesRead)).toEqual([0, 0, 0, 0])
-    // Passed sockets are closed here, so that doors do not collect them.
-    expect(door.sockets.every(({ destroyed }) => destroyed)).toBe(true)
+    expect(sandboxSocket.sockets).toHaveLength(4)
+    expect(sandboxSocket.sockets.map(({ bytesRead }) => bytesRead)).toEqual([0, 0, 0, 0])
+    // Connections that were passed to the gateway are closed in this process, so that they do not accumulate.
+    expect(sandboxSocket.sockets.every(({ destroyed }) => destroyed)).toBe(true)
     await expect.poll(() => gateway.progressOf(session.id)).toEqual({ calls: 12, tokens: expect.any(Number) })
     expect(gateway.progressOf(session.id)!.tokens).toBeGreaterThan(12)
     await gateway.closeSession(session.id)
     expect(gateway.progressOf(session.id)).toBeUndefined()
   })
 
-  test('a connection speaks for the session of its door only', async () => {
+  test('a connection acts for the session of its socket only', async () => {
     await using started = await start()
     const { gateway } = started
     const [own, other] = [await gateway.openSession(), await gateway.openSession()]
-    using door = await Door.open(gateway, own)
-    expect((await call(door.to, other)).status).toBe(401)
-    expect((await call(door.to, own)).status).toBe(200)
+    using sandboxSocket = await SandboxSocket.open(gateway, own)
+    expect((await call(sandboxSocket.to, other)).status).toBe(401)
+    expect((await call(sandboxSocket.to, own)).status).toBe(200)
   })
 })
 
-describe('a gateway process that ends', () => {
-  test('sessions go on with log, key, sampling, weights and pause; connections wait for the restart', async () => {
+describe('when a gateway process exits', () => {
+  test('sessions keep log, key, sampling, weights and pause; connections wait for the restart', async () => {
     await using started = await start()
     const { gateway, lines } = started
     const session = await gateway.openSession({ sampling: { maxTokens: 1 } })
-    using door = await Door.open(gateway, session)
+    using sandboxSocket = await SandboxSocket.open(gateway, session)
     await gateway.setWeightVersion('step-7')
-    await call(door.to, session)
-    const lost = call(door.to, session, { content: 'SCRIPT:slow' })
+    await call(sandboxSocket.to, session)
+    const lost = call(sandboxSocket.to, session, { content: 'SCRIPT:slow' })
     lost.catch(() => {})
     await expect.poll(() => gateway.status()).toMatchObject({ inFlight: 1 })
-    // Held until `resume`, also by the next process.
+    // The next process also holds calls until `resume`.
     await gateway.pause(0)
     await killGateway(lines)
     await expect(lost).rejects.toMatchObject({ code: 'ECONNRESET' })
-    const waiting = call(door.to, session)
+    const waiting = call(sandboxSocket.to, session)
     expect(await gateway.status()).toEqual({ paused: true, inFlight: 0, sessions: 1, weightVersion: 'step-7' })
     await gateway.resume()
     expect((await waiting).body.choices).toHaveLength(1)
@@ -220,12 +220,12 @@ describe('a gateway process that ends', () => {
     ])
   })
 
-  test('a body that fills its heap costs the other sessions nothing but calls in flight', async () => {
+  test('a request body that exhausts the heap affects only calls in flight of other sessions', async () => {
     await using started = await start({ heapMb: 48 })
     const { gateway, lines } = started
     const [hostile, innocent] = [await gateway.openSession(), await gateway.openSession()]
-    using bad = await Door.open(gateway, hostile)
-    using good = await Door.open(gateway, innocent)
+    using bad = await SandboxSocket.open(gateway, hostile)
+    using good = await SandboxSocket.open(gateway, innocent)
     expect((await call(good.to, innocent)).status).toBe(200)
     await expect(call(bad.to, hostile, { content: 'x'.repeat(30_000_000) })).rejects.toThrow()
     await expect.poll(() => lines.some(({ reason }) => reason === 'SIGABRT')).toBe(true)
@@ -235,30 +235,31 @@ describe('a gateway process that ends', () => {
     expect([turns.length, complete]).toEqual([2, true])
   })
 
-  test('repeatedly: the delays before a restart grow, and questions and connections are answered all the same', async () => {
+  test('repeatedly, the delay before a restart increases, and calls and status requests still succeed', async () => {
     await using started = await start()
     const { gateway, lines } = started
     const session = await gateway.openSession()
-    using door = await Door.open(gateway, session)
-    for (let deaths = 0; deaths < 3; deaths++) {
+    using sandboxSocket = await SandboxSocket.open(gateway, session)
+    for (let kills = 0; kills < 3; kills++) {
       await killGateway(lines)
-      expect((await call(door.to, session)).status).toBe(200)
+      expect((await call(sandboxSocket.to, session)).status).toBe(200)
     }
     expect(lines.flatMap(({ delayMs }) => delayMs ?? [])).toEqual([100, 200, 400])
     expect(await gateway.status()).toMatchObject({ sessions: 1 })
   })
 
-  test('three times during calls of one session: its calls are refused, and a neighbour goes on', async () => {
+  test('three times during calls of one session, its calls are rejected, and other sessions continue', async () => {
     await using started = await start()
     const { gateway, lines } = started
     const [hostile, innocent] = [await gateway.openSession(), await gateway.openSession()]
-    using bad = await Door.open(gateway, hostile)
-    using good = await Door.open(gateway, innocent)
-    const begin = async (...calls: [Door, SessionAccess][]): Promise<void> => {
-      for (const [door, session] of calls) call(door.to, session, { content: 'SCRIPT:slow' }).catch(() => {})
+    using bad = await SandboxSocket.open(gateway, hostile)
+    using good = await SandboxSocket.open(gateway, innocent)
+    const begin = async (...calls: [SandboxSocket, SessionAccess][]): Promise<void> => {
+      for (const [sandboxSocket, session] of calls)
+        call(sandboxSocket.to, session, { content: 'SCRIPT:slow' }).catch(() => {})
       await expect.poll(() => gateway.status()).toMatchObject({ inFlight: calls.length })
     }
-    for (let deaths = 0; deaths < 2; deaths++) {
+    for (let kills = 0; kills < 2; kills++) {
       await begin([bad, hostile], [good, innocent])
       await killGateway(lines)
     }
@@ -281,15 +282,15 @@ describe('a gateway process that ends', () => {
     expect(complete).toBe(true)
   })
 
-  test('one that does not answer is ended and started again', async () => {
+  test('a process that does not respond is killed and restarted', async () => {
     await using started = await start({ hangMs: 3000 })
     const { gateway, lines } = started
     const session = await gateway.openSession()
-    using door = await Door.open(gateway, session)
+    using sandboxSocket = await SandboxSocket.open(gateway, session)
     for (const pid of gatewayPids()) process.kill(pid, 'SIGSTOP')
-    const waiting = call(door.to, session)
+    const waiting = call(sandboxSocket.to, session)
     await expect.poll(() => lines.map(({ msg }) => msg)).toContain('gateway process does not respond; killing it')
-    // The process that hung had not taken the connection, so the next one gets it.
+    // The stopped process had not accepted the connection, so the next process serves it.
     expect((await waiting).status).toBe(200)
   })
 })

@@ -44,7 +44,7 @@ afterAll(async () => {
   expect(code).toBe(0)
 })
 
-async function ask(
+async function callControl(
   method: string,
   path: string,
   body?: unknown,
@@ -69,7 +69,7 @@ interface Access {
 }
 
 async function open(options: object = {}): Promise<Access> {
-  return (await ask('POST', '/sessions', options)).body as unknown as Access
+  return (await callControl('POST', '/sessions', options)).body as unknown as Access
 }
 
 function clientOf(access: Access): OpenAI {
@@ -79,12 +79,12 @@ function clientOf(access: Access): OpenAI {
 const hello = { model: 'tiny', messages: [{ role: 'user' as const, content: 'hello' }] }
 
 async function closed(access: Access): ReturnType<ReturnType<typeof createCallLogReader>['load']> {
-  await ask('DELETE', `/sessions/${access.session_id}`)
+  await callControl('DELETE', `/sessions/${access.session_id}`)
   return createCallLogReader({ dir: join(scratch, 'out') }).load(access.session_id)
 }
 
 describe('polar gateway with two processes', () => {
-  test('spreads sessions over its ports; the data plane knows no control route', async () => {
+  test('distributes sessions over its ports; the data plane has no control routes', async () => {
     const sessions = await Promise.all([open(), open(), open(), open()])
     expect(new Set(sessions.map(({ base_url }) => new URL(base_url).port)).size).toBe(2)
     for (const access of sessions) {
@@ -97,22 +97,22 @@ describe('polar gateway with two processes', () => {
       }
       expect(await closed(access)).toMatchObject({ complete: true, turns: [{ response: { grade: 'exact' } }] })
     }
-    expect((await ask('GET', '/metrics')).body['text']).toMatch(
+    expect((await callControl('GET', '/metrics')).body['text']).toMatch(
       /polar_turns_total\{outcome="answered",grade="exact"\} [4-9]/,
     )
-    expect((await ask('GET', '/metrics', undefined, 'wrong')).status).toBe(401)
+    expect((await callControl('GET', '/metrics', undefined, 'wrong')).status).toBe(401)
   })
 
-  test('holds calls while paused, and stamps every token with the weights that may have sampled it', async () => {
+  test('holds calls while paused, and records for every token the weight versions that may have sampled it', async () => {
     const access = await open({ sampling: { max_tokens: 3 } })
-    await ask('PUT', '/admin/weights', { weight_version: 'step-1' })
+    await callControl('PUT', '/admin/weights', { weight_version: 'step-1' })
     const messages = [{ role: 'user' as const, content: 'SCRIPT:slow' }]
     const stream = await clientOf(access).chat.completions.create({ ...hello, messages, stream: true })
     const reading = (async () => {
-      for await (const _chunk of stream) await ask('PUT', '/admin/weights', { weight_version: 'step-2' })
+      for await (const _chunk of stream) await callControl('PUT', '/admin/weights', { weight_version: 'step-2' })
     })()
     await reading
-    expect((await ask('POST', '/admin/inference/pause?timeout_seconds=10')).body).toMatchObject({
+    expect((await callControl('POST', '/admin/inference/pause?timeout_seconds=10')).body).toMatchObject({
       paused: true,
       inflight: 0,
     })
@@ -122,8 +122,8 @@ describe('polar gateway with two processes', () => {
       .then(() => (isAnswered = true))
     await sleep(300)
     expect(isAnswered).toBe(false)
-    await ask('PUT', '/admin/weights', { weight_version: 'step-3' })
-    await ask('POST', '/admin/inference/resume')
+    await callControl('PUT', '/admin/weights', { weight_version: 'step-3' })
+    await callControl('POST', '/admin/inference/resume')
     await held
     const { turns } = await closed(access)
     const spans = turns.map((turn) => turn.response?.choices[0]?.weightSpans)
@@ -131,12 +131,12 @@ describe('polar gateway with two processes', () => {
     // Tokens that arrive after the change may have been sampled before it.
     expect(spans[0]?.slice(1)).toEqual([{ from: expect.any(Number), version: 'step-1', newest: 'step-2' }])
     expect(spans[1]).toEqual([{ from: 0, version: 'step-3' }])
-    // The trainer's limit, not the harness's, decided how long the answers are.
+    // The token limit of the trainer overrides that of the harness.
     expect(turns.map((turn) => turn.response?.choices[0]?.ids.length)).toEqual([3, 3])
     expect(turns[0]?.response?.weightVersion).toBe('step-1')
   })
 
-  test('kill -9 of a data-plane process: its sessions go on at the same address with the same key', async () => {
+  test('after kill -9 of a data-plane process its sessions continue at the same address with the same key', async () => {
     const access = await open()
     await clientOf(access).chat.completions.create(hello)
     for (const pid of childrenOf(child.pid as number)) process.kill(pid, 'SIGKILL')
@@ -151,18 +151,18 @@ describe('polar gateway with two processes', () => {
   })
 })
 
-test('the printed examples open a session, with a token that only this user can read', async () => {
+test('the examples of help and docs open a session, with a token file that only the user can read', async () => {
   const cwd = join(scratch, 'alone')
   await mkdir(cwd)
   const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => name !== 'POLAR_CONTROL_TOKEN'))
   const flags = ['--script', join(scratch, 'script.yaml'), '--control-port', '0']
   const alone = spawn(process.execPath, [main, 'gateway', ...flags], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
   try {
-    const told = once(createInterface({ input: alone.stderr }), 'line')
+    const notice = once(createInterface({ input: alone.stderr }), 'line')
     const [url] = (await once(createInterface({ input: alone.stdout }), 'line')) as [string]
     const file = join(cwd, '.polar/sessions/control.token')
     expect((await stat(file)).mode & 0o777).toBe(0o600)
-    expect(await told).toEqual([`Token of the control API: ${file}`])
+    expect(await notice).toEqual([`Token of the control API: ${file}`])
     const help = spawnSync(process.execPath, [main, 'gateway', '--help'], { encoding: 'utf8' }).stdout
     const page = await readFile(new URL('../../docs/gateway.md', import.meta.url), 'utf8')
     for (const text of [help, page]) {
@@ -185,7 +185,7 @@ test('the printed examples open a session, with a token that only this user can 
 })
 
 test.each(['', 'short', 'with a space in its middle'])(
-  'a control token %j is refused before anything starts',
+  'the control token %j is rejected before anything starts',
   (token) => {
     const run = spawnSync(process.execPath, [main, 'gateway', '--control-token', token], { encoding: 'utf8' })
     expect([run.status, run.stdout]).toEqual([2, ''])

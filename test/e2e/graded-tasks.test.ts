@@ -25,11 +25,11 @@ const deps = { now: Date.now, secret: () => undefined, mayCall: () => true }
 const tasks = loadGradedTasks()
 const agents = (task: GradedTask) => [
   { name: 'the gold patch', script: goldScript(task), reward: 1 },
-  { name: 'an agent that did nothing', script: 'true', reward: 0 },
+  { name: 'an agent without changes', script: 'true', reward: 0 },
   ...loadCheats(task).map(({ name, script }) => ({ name: `the cheat ${name}`, script, reward: 0 })),
 ]
 
-/** Cheats kill what they can reach and write where rewards are: never without namespaces around them. */
+/** Cheats kill processes and write to the paths of rewards, so they run only in sandboxes with namespaces. */
 async function whyNot(): Promise<string | undefined> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-check-'))
   try {
@@ -67,12 +67,12 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
     return found.toolchain === undefined ? context.skip(found.reason) : { grading, toolchain: found.toolchain }
   }
 
-  test('its base commit is the same wherever it is made', async (context) => {
+  test('its base commit is reproducible', async (context) => {
     const again = join(ready(context).grading.dir, 'again')
     expect(makeRepository(task, again)).toEqual({ baseCommit })
   })
 
-  test('the tests that pass before and after the gold patch are those that are written down', async (context) => {
+  test('FAIL_TO_PASS and PASS_TO_PASS match the test results before and after the gold patch', async (context) => {
     const { grading: sandboxes, toolchain } = ready(context)
     const row = toSwebenchRow(task, repository, baseCommit)
     const outcomes = async (patch: string) => {
@@ -97,13 +97,13 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
     }
   })
 
-  test.for(FOOLING[task.runner])('the cheat %s would fool a careless grader', async (name, context) => {
+  test.for(FOOLING[task.runner])('the cheat %s fools a careless grader', async (name, context) => {
     const { grading: sandboxes, toolchain } = ready(context)
     const cheat = loadCheats(task).find((each) => each.name === name)!
     expect(await isFooled(sandboxes, task, toolchain, cheat, withTests(task))).toBe(true)
   })
 
-  test('neither nothing nor a half solution fools even a careless grader', async (context) => {
+  test('an empty or partial solution fools not even a careless grader', async (context) => {
     const { grading: sandboxes, toolchain } = ready(context)
     const nothing = { name: 'nothing', script: 'true' }
     const half = loadCheats(task).find(({ name }) => name === 'example-only')!
@@ -114,7 +114,7 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
 
   describe.concurrent.each(['harbor', 'swebench'] as const)('graded by %s', (form) => {
     test.for(agents(task).map((agent) => [agent.name, agent.reward, agent.script] as const))(
-      '%s is worth %d',
+      '%s gets reward %d',
       async ([, reward, script], context) => {
         const { grading: sandboxes, toolchain } = ready(context)
         const options =
@@ -122,13 +122,13 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
             ? await harborOptions(harborDir, toolchain)
             : swebenchOptions(toSwebenchRow(task, repository, baseCommit), repository, toolchain)
         const { result, evidence } = await sandboxes.grade({ ...options, agent: script })
-        const said = [...evidence].map(([name, data]) => `${name}: ${data.toString('utf8').slice(-1500)}`).join('\n')
-        expect(result.outcome_reward, `${JSON.stringify(result.metadata)}\n${said}`).toBe(reward)
+        const logs = [...evidence].map(([name, data]) => `${name}: ${data.toString('utf8').slice(-1500)}`).join('\n')
+        expect(result.outcome_reward, `${JSON.stringify(result.metadata)}\n${logs}`).toBe(reward)
       },
     )
   })
 
-  /** The base with patches, in a sandbox of its own. */
+  /** Runs a test command on the base commit with the patches, in a new sandbox. */
   async function runTests(sandboxes: Grading, { env, mounts }: Toolchain, patches: string[], command: string) {
     const signal = AbortSignal.timeout(120_000)
     await using sandbox = await sandboxes.runtime.start(
@@ -173,7 +173,7 @@ const visibleTests = {
   go: 'go test ./...',
 } as const
 
-/** The command of a row with its hidden tests, which graders put there themselves. */
+/** Returns the test command with the path of the hidden tests, which graders add themselves. */
 function withTests({ runner, test_cmd: command, hidden }: GradedTask): string {
   switch (runner) {
     case 'unittest':
@@ -186,7 +186,7 @@ function withTests({ runner, test_cmd: command, hidden }: GradedTask): string {
   }
 }
 
-/** What a node would make of the task's folder. */
+/** Returns the options that a node derives from the folder of the task. */
 async function harborOptions(dir: string, toolchain: Toolchain): Promise<Omit<GradeOptions, 'agent'>> {
   const { runtime, evaluator } = await loadHarborTask(dir, {
     agent: { harness: 'shell', custom_shell: { command: 'true' } },
@@ -199,7 +199,7 @@ async function harborOptions(dir: string, toolchain: Toolchain): Promise<Omit<Gr
   }
 }
 
-/** What a node would make of the row: a checkout, and the evaluator. */
+/** Returns the options that a node derives from the row: a checkout and the evaluator. */
 function swebenchOptions(
   instance: ReturnType<typeof toSwebenchRow>,
   repository: string,

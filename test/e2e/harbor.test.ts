@@ -24,7 +24,7 @@ async function writeTests(script: string): Promise<string> {
   return dir
 }
 
-/** Grades with tests that are one script. The sandbox's root must be its own, where rewards are. */
+/** Grades with `script` as test.sh. Requires sandboxes with their own root folder, because rewards are in /logs. */
 async function grade(
   context: TestContext,
   script: string,
@@ -32,16 +32,16 @@ async function grade(
   options: Omit<GradeOptions, 'evaluator'> = {},
 ) {
   if (!grading.runtime.capabilities.isolatesFiles) return context.skip('/tests and /logs would be those of the machine')
-  const given = { kind: 'harbor', tests_dir: await writeTests(script), max_files: 5000, ...config }
-  return grading.grade({ ...options, evaluator: evaluators.create(evaluators.config.parse(given), deps) })
+  const settings = { kind: 'harbor', tests_dir: await writeTests(script), max_files: 5000, ...config }
+  return grading.grade({ ...options, evaluator: evaluators.create(evaluators.config.parse(settings), deps) })
 }
 
-const say = (reward: string, file = 'reward.txt') => `echo '${reward}' > /logs/verifier/${file}`
+const writeReward = (reward: string, file = 'reward.txt') => `echo '${reward}' > /logs/verifier/${file}`
 
-test('the reward is what the tests leave, with its parts', async (context) => {
+test('the reward and its components come from the files that the tests write', async (context) => {
   const { result, evidence } = await grade(
     context,
-    `echo seen; ${say('{"reward": 0.5, "style": -2}', 'reward.json')}; ${say('9')}; echo '{}' > /logs/verifier/ctrf.json`,
+    `echo seen; ${writeReward('{"reward": 0.5, "style": -2}', 'reward.json')}; ${writeReward('9')}; echo '{}' > /logs/verifier/ctrf.json`,
   )
   expect(result).toMatchObject({ outcome_reward: 0.5, components: { reward: 0.5, style: -2 } })
   expect(evidence.get('verifier-stdout.log')?.toString()).toBe('seen\n')
@@ -53,27 +53,27 @@ test('the reward is what the tests leave, with its parts', async (context) => {
   ])
 })
 
-test('a reward outside of the declared range counts as none; clamp moves it inside and says so', async (context) => {
-  const { result: outside } = await grade(context, say('-7.5'))
+test('a reward outside of the declared range counts as missing; clamp moves it inside and records the original', async (context) => {
+  const { result: outside } = await grade(context, writeReward('-7.5'))
   expect(outside).toMatchObject({
     outcome_reward: 0,
     metadata: { missing_reward: expect.stringContaining('-7.5 is outside of the declared range, 0 to 1') },
   })
-  expect((await grade(context, say('-7.5'), { reward_range: [-10, 10] })).result.outcome_reward).toBe(-7.5)
+  expect((await grade(context, writeReward('-7.5'), { reward_range: [-10, 10] })).result.outcome_reward).toBe(-7.5)
   expect((await grade(context, 'true', { reward_range: [-10, 10] })).result.outcome_reward).toBe(-10)
-  const { result } = await grade(context, say('3'), { clamp: [0, 1] })
+  const { result } = await grade(context, writeReward('3'), { clamp: [0, 1] })
   expect(result).toMatchObject({ outcome_reward: 1, components: { reward: 3 }, metadata: { clamped_from: 3 } })
 })
 
-test('a reward counts whatever the tests exit with, as in Harbor', async (context) => {
-  const { result } = await grade(context, `${say('1')}; exit 3`)
+test('a reward counts for every exit code of the tests, as in Harbor', async (context) => {
+  const { result } = await grade(context, `${writeReward('1')}; exit 3`)
   expect(result).toMatchObject({ outcome_reward: 1, metadata: { exit_code: 3 } })
 })
 
-test('tests that leave no reward give the lowest one, or fail where that is asked for', async (context) => {
+test('tests without a reward give the lowest reward, or fail if missing_reward is fail', async (context) => {
   const { result } = await grade(context, 'exit 4')
   expect(result).toMatchObject({ outcome_reward: 0, metadata: { exit_code: 4, missing_reward: expect.any(String) } })
-  expect((await grade(context, say('nan'))).result).toMatchObject({
+  expect((await grade(context, writeReward('nan'))).result).toMatchObject({
     outcome_reward: 0,
     metadata: { missing_reward: expect.stringContaining('holds no number') },
   })
@@ -83,7 +83,7 @@ test('tests that leave no reward give the lowest one, or fail where that is aske
   })
 })
 
-test('tests that need a program that the image lacks give no reward, whatever the agent left', async (context) => {
+test('tests that need a program that the image lacks are a failure of the grader', async (context) => {
   await expect(grade(context, 'no-such-program')).rejects.toMatchObject({
     code: 'evaluator.crashed',
     message: expect.stringContaining('need the program no-such-program'),
@@ -92,15 +92,15 @@ test('tests that need a program that the image lacks give no reward, whatever th
 
 test.for([
   ['ends the tests with 127', "echo 'echo no-such-program: not found >&2; exit 127' > code"],
-  ['writes junk as the reward', "echo 'echo nan > /logs/verifier/reward.txt; exit 1' > code"],
-  ['takes away the folder of the reward', "echo 'rm -rf /logs; touch /logs; exit 1' > code"],
-  ['takes away the shell', "echo 'rm -f /bin/sh /bin/bash; exit 1' > code"],
+  ['writes an invalid reward', "echo 'echo nan > /logs/verifier/reward.txt; exit 1' > code"],
+  ['removes the folder of the reward', "echo 'rm -rf /logs; touch /logs; exit 1' > code"],
+  ['removes the shell', "echo 'rm -f /bin/sh /bin/bash; exit 1' > code"],
 ])('code of the agent that %s gives the lowest reward', async ([, agent], context) => {
-  const run = await grade(context, `sh code || exit $?; ${say('1')}`, {}, { agent: agent! })
+  const run = await grade(context, `sh code || exit $?; ${writeReward('1')}`, {}, { agent: agent! })
   expect(run.result).toMatchObject({ outcome_reward: 0, metadata: { missing_reward: expect.any(String) } })
 })
 
-test('a folder without test.sh is a mistake in the settings, found before an agent runs', async () => {
+test('a tests folder without test.sh is a configuration error, reported before an agent runs', async () => {
   const empty = join(grading.dir, 'no-tests')
   await mkdir(empty)
   const create = (config: object) => evaluators.create(evaluators.config.parse({ kind: 'harbor', ...config }), deps)
@@ -111,9 +111,9 @@ test('a folder without test.sh is a mistake in the settings, found before an age
   await create({ tests_dir: empty, test_command: 'true' }).check!(async () => {})
 })
 
-test('a missing reward is 0 only if it is missing because of the agent', async (context) => {
+test('if missing_reward is check, a missing reward is 0 only if the agent caused it', async (context) => {
   const config = { missing_reward: 'check' }
-  const script = `[ -e broken ] || ${say('1')}`
+  const script = `[ -e broken ] || ${writeReward('1')}`
   const broken = await grade(context, script, config, { agent: 'touch broken' })
   expect(broken.result).toMatchObject({ outcome_reward: 0, metadata: { rewards_without_agent: { reward: 1 } } })
   expect(broken.graders).toBe(3)
@@ -122,16 +122,16 @@ test('a missing reward is 0 only if it is missing because of the agent', async (
   })
 })
 
-test('tests that do not end are 0, whatever they left by then', async (context) => {
-  const { result } = await grade(context, `${say('1')}; sleep 600`, { verifier_timeout_seconds: 1 })
+test('tests that exceed their time limit give reward 0, even if they wrote a reward', async (context) => {
+  const { result } = await grade(context, `${writeReward('1')}; sleep 600`, { verifier_timeout_seconds: 1 })
   expect(result).toMatchObject({ outcome_reward: 0, metadata: { test_timeout: true } })
 })
 
-test('the tests see the workdir and the other paths, and nothing else of the agent', async (context) => {
+test('the tests see the workdir and the configured paths, and no other files of the agent', async (context) => {
   const agent = `
 mkdir -p folder /data "$HOME/bin"
 echo 1 > folder/file; echo 2 > /data/file; echo 3 > /tmp/file; echo exit > "$HOME/.bashrc"; rm given`
-  const script = `ls -d folder/file /data/file /missing /tmp/file "$HOME/.bashrc" given 2> /dev/null; ${say('1')}`
+  const script = `ls -d folder/file /data/file /missing /tmp/file "$HOME/.bashrc" given 2> /dev/null; ${writeReward('1')}`
   const { evidence } = await grade(
     context,
     script,
@@ -144,13 +144,13 @@ echo 1 > folder/file; echo 2 > /data/file; echo 3 > /tmp/file; echo exit > "$HOM
   expect(evidence.get('verifier-stdout.log')?.toString().split('\n')).toEqual(['/data/file', 'folder/file', ''])
 })
 
-test('with everything the tests see all that the agent left, but not its tests, its rewards and its processes', async (context) => {
+test('if state is everything, the tests see all files of the agent, but not its tests, rewards and processes', async (context) => {
   const agent = `
 mkdir -p /tests /logs/verifier
 echo 1 | tee /logs/verifier/reward.txt /tests/planted /elsewhere > /dev/null
 echo '{"reward": 1}' > /logs/verifier/reward.json
 (setsid sleep 600 > /dev/null 2>&1 &)`
-  const script = `cat /elsewhere; ls /tests /logs/verifier; pgrep -f 'sleep 600'; ${say('0')}`
+  const script = `cat /elsewhere; ls /tests /logs/verifier; pgrep -f 'sleep 600'; ${writeReward('0')}`
   const { result, evidence } = await grade(context, script, { state: 'everything' }, { agent })
   expect(result.outcome_reward).toBe(0)
   expect(evidence.get('verifier-stdout.log')?.toString().split('\n')).toEqual([
@@ -163,7 +163,7 @@ echo '{"reward": 1}' > /logs/verifier/reward.json
   ])
 })
 
-/** Gives 1 to an agent one of whose files shows the tests, by whatever path. */
+/** A test script that gives reward 1 if one of the paths exposes the tests. */
 const showsTests = (paths: string) =>
   `for f in ${paths}; do grep -qs the-hidden-tests "$f" && r=1; done; echo \${r:-0} > /logs/verifier/reward.txt # the-hidden-tests`
 
@@ -177,7 +177,7 @@ ln -s /proc/self/root/tests/test.sh process; mkdir d; ln -s /tests/test.sh d/in;
   expect(JSON.parse(String(evidence.get('verifier-left-out.json')))).toMatchObject({ count: 8 })
 })
 
-test('with everything no link that the agent left leads to the tests or moves them', async (context) => {
+test('if state is everything, no link of the agent leads to the tests or moves them', async (context) => {
   const agent = `
 ln -s /tests/test.sh out; ln -s / root; ln -s root/tests/test.sh through; ln -s /proc/self/root/tests/test.sh process
 mkdir -p /deep/d; ln -s /tests /deep/d/in; chmod 111 /deep/d; ln -s /deep/d/in/test.sh chain
@@ -195,10 +195,10 @@ ${showsTests(paths)}
   )
 })
 
-test("of what is excluded the task's own version counts", async (context) => {
+test('excluded paths keep the version of the task', async (context) => {
   const { evidence } = await grade(
     context,
-    `cat tests/a.py conftest.py src.py; ls; ${say('1')}`,
+    `cat tests/a.py conftest.py src.py; ls; ${writeReward('1')}`,
     { exclude: ['tests', 'conftest.py'] },
     {
       prepare: [{ type: 'exec', command: 'mkdir tests; echo theirs > tests/a.py; echo theirs > conftest.py' }],
@@ -218,24 +218,24 @@ test("of what is excluded the task's own version counts", async (context) => {
   ])
 })
 
-test("the tests get the task's variables, secrets by their names, and those of the evaluator", async (context) => {
+test('the tests receive the variables of the evaluator and of the task, with secrets resolved by name', async (context) => {
   const config = { env: { A: 'plain', B: '${KEY}', C: '${NONE:-else}', D: 'task' } }
-  const { evidence } = await grade(context, `echo "$A $B $C $D"; ${say('1')}`, config, { env: { D: 'order' } })
+  const { evidence } = await grade(context, `echo "$A $B $C $D"; ${writeReward('1')}`, config, { env: { D: 'order' } })
   expect(evidence.get('verifier-stdout.log')?.toString()).toBe('plain a secret else order\n')
-  await expect(grade(context, say('1'), { env: { X: '${NONE}' } })).rejects.toThrow('The tests want NONE')
+  await expect(grade(context, writeReward('1'), { env: { X: '${NONE}' } })).rejects.toThrow('The tests want NONE')
 })
 
-test('other places and another command can be set', async (context) => {
+test('the paths and the command of the tests can be configured', async (context) => {
   const { result } = await grade(context, 'echo 0.25 > /tmp/out/reward.txt', {
     tests_target: 'tests over here'.replace(/^/, '/tmp/'),
     verifier_dir: '/tmp/out',
   })
   expect(result.outcome_reward).toBe(0.25)
-  const other = await grade(context, 'exit 1', { test_command: say('0.75') })
+  const other = await grade(context, 'exit 1', { test_command: writeReward('0.75') })
   expect(other.result.outcome_reward).toBe(0.75)
 })
 
-test('a folder without tests is a mistake in the settings', async () => {
+test('a task folder without tests and contradictory settings are configuration errors', async () => {
   const create = (config: object) => evaluators.create(evaluators.config.parse({ kind: 'harbor', ...config }), deps)
   await expect(grading.grade({ evaluator: create({ task_dir: grading.dir }) })).rejects.toMatchObject({
     code: 'config.invalid',
@@ -245,8 +245,8 @@ test('a folder without tests is a mistake in the settings', async () => {
   expect(() => create({ tests_dir: '/b', clamp: [1, 0] })).toThrow('must be [lowest, highest]')
 })
 
-/** Waits for a file that a command makes. */
-async function fileIn(sandbox: Sandbox | undefined, path: string): Promise<void> {
+/** Waits until a command has created the file. */
+async function waitForFile(sandbox: Sandbox | undefined, path: string): Promise<void> {
   for (;;) {
     const found = await sandbox?.readFile(path, { maxBytes: 100 }).catch(() => undefined)
     if (found !== undefined) return
@@ -261,7 +261,7 @@ describeEvaluator('harbor', {
       join(dir, 'harbor-tests', 'test.sh'),
       'mkdir -p out; [ "$(cat answer)" = 42 ] && echo 1 > out/reward.txt || echo 0 > out/reward.txt',
     )
-    // Below the workdir, so that it can be kept where the sandbox's root is the machine's.
+    // Below the workdir, so that tests and rewards stay in the sandbox even if it shares the root folder of the machine.
     const config = (workdir: string) => ({
       kind: 'harbor',
       max_files: 1000,
@@ -272,18 +272,18 @@ describeEvaluator('harbor', {
     return {
       config: config('/workspace'),
       cases: [
-        { title: 'a right answer', agent: 'echo 42 > answer', reward: 1 },
-        { title: 'a wrong one', agent: 'echo 41 > answer', reward: 0 },
-        { title: 'none', reward: 0 },
+        { title: 'a correct answer', agent: 'echo 42 > answer', reward: 1 },
+        { title: 'a wrong answer', agent: 'echo 41 > answer', reward: 0 },
+        { title: 'no answer', reward: 0 },
         {
-          title: 'a reward and tests that were planted',
+          title: 'a reward and tests of the agent',
           agent: 'mkdir out evil; echo 1 > out/reward.json; echo true > evil/test.sh; ln -s evil tests',
           reward: 0,
         },
       ],
       slow: {
         config: { ...config('/workspace'), test_command: 'touch begun; sleep 600' },
-        begun: (sandbox) => fileIn(sandbox, 'begun'),
+        begun: (sandbox) => waitForFile(sandbox, 'begun'),
       },
     }
   },

@@ -18,7 +18,7 @@ let dir: string
 beforeAll(async () => {
   scratch = await mkdtemp(join(tmpdir(), 'polar-bundle-'))
   dir = join(scratch, 'harnesses')
-  // As an older polar would have installed it; the package of this repository serves, so that nothing is downloaded.
+  // An installation in the format of an older version, copied from this repository to avoid a download.
   const scope = 'node_modules/@earendil-works'
   await cp(join(root, scope), join(dir, folderName, scope), { recursive: true })
 })
@@ -47,7 +47,7 @@ test('polar harness install converts an installation to a bundle, and check find
   })
 })
 
-test('a bundle runs from wherever it was moved to, with an empty PATH and no other Node', async () => {
+test('a bundle that was moved runs with an empty PATH and no other Node.js', async () => {
   const moved = join(scratch, 'some where', 'else')
   await mkdir(dirname(moved))
   await rename(join(dir, folderName), moved)
@@ -80,14 +80,14 @@ model: { context_tokens: 100000 }
     )
     await placeLaunch(plan)
     expect(plan.command[0]).toBe(join(moved, 'node/bin/node'))
-    expect(await carryOut(plan)).toEqual({ exitCode: 0, stdout: 'FINAL\n' })
+    expect(await runPlan(plan)).toEqual({ exitCode: 0, stdout: 'FINAL\n' })
     expect(await readFile(join(workdir, 'made.txt'), 'utf8')).not.toContain(root)
   } finally {
     await rename(moved, join(dir, folderName))
   }
 })
 
-test('check names what was changed, taken away or added, and then does not run it', async () => {
+test('check reports changed, removed and added files and does not run the harness', async () => {
   const inside = join(dir, folderName, 'node_modules/@earendil-works/pi-coding-agent')
   await appendFile(join(inside, 'dist/bundle/cli.js'), '\n// A little more.\n')
   await rm(join(inside, 'package.json'))
@@ -100,12 +100,7 @@ test('check names what was changed, taken away or added, and then does not run i
   expect(stdout).toContain('pi-coding-agent/dist/extra.js does not belong there\n')
 })
 
-async function carryOut({
-  command,
-  cwd,
-  env,
-  stdin,
-}: LaunchPlan): Promise<{ exitCode: number | null; stdout: string }> {
+async function runPlan({ command, cwd, env, stdin }: LaunchPlan): Promise<{ exitCode: number | null; stdout: string }> {
   const [file, ...args] = command
   const child = spawn(file, args, { cwd, env: { ...env }, stdio: ['pipe', 'pipe', 'inherit'] })
   child.stdin.end(stdin)

@@ -19,11 +19,11 @@ interface Expectation {
   calls: number
   /** Absent: 0. */
   exitCode?: number
-  /** Calls whose history is not that of the call before, continued; absent: none. */
+  /** Calls whose history does not continue that of the previous call. Absent: 0. */
   edited?: number
 }
 
-/** What each CLI does against its own provider. */
+/** The behaviour of each CLI with the API of its own provider. */
 const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Expectation>>>>> = {
   codex: {
     basic: { calls: 3 },
@@ -40,7 +40,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     parallel: { calls: 3 },
     image: { calls: 2 },
     sub: { calls: 5 },
-    // Asks once more, with a remark in the first message.
+    // Sends one more request, with a note in the first message.
     empty: { calls: 2, edited: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
@@ -51,7 +51,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     parallel: { calls: 3 },
     image: { calls: 2 },
     sub: { calls: 4 },
-    // Asks three more times, with a remark in the first message.
+    // Sends three more requests, with a note in the first message.
     empty: { calls: 4, edited: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
@@ -63,7 +63,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     image: { calls: 2 },
     sub: { calls: 5 },
     empty: { calls: 5, exitCode: 1 },
-    // Asks once more before it repairs the arguments.
+    // Sends one more request before it repairs the arguments.
     badargs: { calls: 4 },
     long: { calls: 13 },
     prompt: { calls: 1 },
@@ -91,7 +91,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     basic: { calls: 3 },
     parallel: { calls: 3 },
     image: { calls: 2 },
-    // Asks twice more, then finds that it is stuck.
+    // Sends two more requests, then reports that it is stuck.
     empty: { calls: 3, exitCode: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
@@ -116,7 +116,7 @@ describe.each(harnesses.filter(({ name }) => name in expected))(
     const playable = scenarios.filter(({ childSteps }) => childSteps === undefined || harness.hasSubAgents)
     const facts: Partial<Record<ScenarioName, RunFacts>> = {}
 
-    /** For docs/harness-matrix.md; only what is whole. */
+    /** Writes the input of docs/harness-matrix.md if all scenarios passed. */
     afterAll(async () => {
       if (playable.some(({ name }) => facts[name] === undefined)) return
       const folder = join(root, '.polar', 'harness-matrix')
@@ -126,18 +126,18 @@ describe.each(harnesses.filter(({ name }) => name in expected))(
     })
 
     test.for(playable)('$name', async (scenario, context) => {
-      const places = harnessPlaces(undefined, process.env)
-      if ((await findHarness(harness, places)) === undefined) {
+      const folders = harnessPlaces(undefined, process.env)
+      if ((await findHarness(harness, folders)) === undefined) {
         context.skip(whyNoHarness(harness))
       }
-      const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir })
+      const run = await runHarness(harness, scenario, { scratch, harnessDir: folders.dir })
       const { calls, exitCode = 0, edited = 0 } = expected[harness.name]?.[scenario.name] ?? { calls: NaN }
       const seen = factsOf(run)
 
       expect(seen, run.stderr).toMatchObject({ exitCode, calls, exactCalls: calls })
-      expectWhole(run)
+      expectComplete(run)
       expect(seen.prompt).not.toBe('changed')
-      // No call begins anew: its history is that of the call before and more, with every argument as it was sampled.
+      // Every call that is not edited continues the history of the previous call, with all arguments as sampled.
       expect(seen.history.edited).toBe(edited)
       expect(seen.arguments.changed).toBe(0)
       for (const [file, text] of Object.entries(scenario.files)) {
@@ -153,15 +153,15 @@ describe.each(harnesses.filter(({ name }) => name in expected))(
   },
 )
 
-/** Every sampled token is trained once or accounted for, in the context the engine read. */
+/** Asserts that every sampled token is either trained, in the context that the engine read, or excluded. */
 function expectFaithful({ trajectory: { merged } }: RunFacts): void {
   expect(merged.mismatchedTokens).toBe(0)
   expect(merged.tokens.trained + merged.tokens.excluded).toBe(merged.tokens.sampled)
   expect(merged.tokens.trained).toBeGreaterThan(0)
 }
 
-/** All that the harness asked for is recorded, is what the engine says it did, and reached the harness. */
-function expectWhole({ session, engine }: HarnessRun): void {
+/** Asserts that every call is recorded, equals the log of the engine and was delivered. */
+function expectComplete({ session, engine }: HarnessRun): void {
   expect(session).toMatchObject({ complete: true, incompleteReasons: [] })
   expect(session.turns.length).toBe(engine.length)
   for (const { delivery, failure, response } of session.turns) {
@@ -173,7 +173,7 @@ function expectWhole({ session, engine }: HarnessRun): void {
   }
 }
 
-/** The picture is in the request, and the engine has read it. */
+/** Asserts that the request contains the image and that the engine has read it. */
 function expectImageRead({ session }: HarnessRun, seen: RunFacts): void {
   expect(seen.images).toBe(1)
   const prompt = tokenizer.decode(session.turns.at(-1)?.response?.promptIds ?? [], { skipSpecialTokens: false })

@@ -30,7 +30,7 @@ afterAll(async () => {
   await rm(scratch, { recursive: true, force: true })
 })
 
-/** One server per transport, each with a name and a word of its own. */
+/** One server per transport, each with its own name and word. */
 const SERVERS = {
   stdio: { name: 'alpha', word: 'pipe', reversed: 'epip' },
   sse: { name: 'beta', word: 'event', reversed: 'tneve' },
@@ -57,16 +57,16 @@ function scenarioOf(transports: readonly McpServer['transport'][]): Scenario {
   }
 }
 
-/** One start of a CLI costs seconds of CPU time, so that the servers of all transports and a skill share it. */
+/** One start of a CLI takes seconds of CPU time, so the servers of all transports and a skill share it. */
 test.for(able)('$title offers and calls the tools of MCP servers, and finds a skill', async (harness, context) => {
-  const places = harnessPlaces(undefined, process.env)
-  if ((await findHarness(harness, places)) === undefined) {
+  const folders = harnessPlaces(undefined, process.env)
+  if ((await findHarness(harness, folders)) === undefined) {
     context.skip(whyNoHarness(harness))
   }
   const { mcpTransports: transports } = harness
   const scenario = scenarioOf(transports)
   const agent = { mcp_servers: transports.map(toServer), skills_path: await writeSkill() }
-  const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent })
+  const run = await runHarness(harness, scenario, { scratch, harnessDir: folders.dir, agent })
   expect(run.exitCode, run.stderr).toBe(0)
   expect(run.session.turns).toHaveLength(transports.length + 1)
   const offered = offeredTools(run).filter((name) => name.endsWith('reverse_word'))
@@ -83,7 +83,7 @@ test.for(able)('$title offers and calls the tools of MCP servers, and finds a sk
   expect(run.session.turns[0]?.request).toContain('Folds paper cranes')
 })
 
-/** The tools of the first call, as the engine saw them. */
+/** Returns the tools of the first call, as the engine received them. */
 function offeredTools({ session }: HarnessRun): string[] {
   const [first] = session.turns
   return (first && readRequest(first))?.tools.map(({ name }) => name) ?? []

@@ -20,7 +20,7 @@ const facts = fileURLToPath(new URL('../../.polar/harness-matrix', import.meta.u
 const podman = await startPodman()
 const apptainer = findApptainer()
 
-/** Each with the image it starts from, or why it cannot be tried. */
+/** Kinds of sandboxes, each with its image or the reason why it is skipped. */
 const kinds = [
   { name: 'bubblewrap', config: bubblewrapConfig, image: undefined, missing: undefined },
   typeof podman === 'string'
@@ -51,11 +51,11 @@ afterAll(async () => {
 })
 
 describe.each(harnesses.filter(({ name }) => harnessTools[name] !== undefined))(
-  '$title from its bundle, in a sandbox that reaches nothing but its session',
+  '$title from its bundle, in a sandbox that can connect only to its session',
   (harness) => {
     const seen: Record<string, number> = {}
 
-    /** For docs/harness-matrix.md. */
+    /** Writes the input of docs/harness-matrix.md. */
     afterAll(async () => {
       if (kinds.some(({ config }) => seen[config.kind] === undefined)) return
       await mkdir(facts, { recursive: true })

@@ -29,9 +29,9 @@ const REMARK = 'Mind the purple giraffe.'
 
 interface Example {
   settings: Record<string, unknown>
-  /** In the request that the CLI then sends. */
+  /** Parts of the request that the CLI sends with these settings. */
   seen?: readonly (string | RegExp)[]
-  /** A tool that it then does not offer. */
+  /** A tool that the CLI does not offer with these settings. */
   withoutTool?: string
 }
 
@@ -98,13 +98,13 @@ const examples: Readonly<Record<string, Example>> = {
   },
 }
 
-test.for(harnesses.filter(({ name }) => name in examples))('settings reach $title', async (harness, context) => {
-  const places = harnessPlaces(undefined, process.env)
-  if ((await findHarness(harness, places)) === undefined) {
+test.for(harnesses.filter(({ name }) => name in examples))('$title applies its settings', async (harness, context) => {
+  const folders = harnessPlaces(undefined, process.env)
+  if ((await findHarness(harness, folders)) === undefined) {
     context.skip(whyNoHarness(harness))
   }
   const { settings, seen = [], withoutTool } = examples[harness.name]!
-  const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent: { settings } })
+  const run = await runHarness(harness, scenario, { scratch, harnessDir: folders.dir, agent: { settings } })
   expect(run.exitCode, run.stderr).toBe(0)
   expect(run.stdout.trimEnd().endsWith(scenario.says), run.stdout).toBe(true)
   const [turn] = run.session.turns

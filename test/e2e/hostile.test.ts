@@ -14,7 +14,7 @@ beforeAll(async () => {
 afterAll(async () => {
   const session = await stack.recorded()
   await stack[Symbol.asyncDispose]()
-  // The one good call of the last test, and not one of the bad ones.
+  // Only the valid call of the last test is recorded.
   expect(session.turns.map((turn) => turn.response?.choices[0]?.finishReason)).toEqual(['stop'])
   expect(session.complete).toBe(true)
 })
@@ -55,7 +55,7 @@ async function send(options: {
         resolve({ status: response.statusCode ?? 0, body: JSON.parse(Buffer.concat(pieces).toString()) }),
       )
     })
-    // A refused upload is cut off after its answer was sent.
+    // The gateway closes the connection of a rejected upload after its response.
     call.on('error', (error) => answered || reject(error))
     void write(call, options.body).catch(() => {})
   })
@@ -77,7 +77,7 @@ async function write(
   call.end()
 }
 
-function expectRefusal(reply: Reply, status: number): void {
+function expectRejection(reply: Reply, status: number): void {
   expect(reply.status).toBe(status)
   expect(reply.body.error).toMatchObject({ message: expect.any(String), type: expect.any(String) })
   expect(reply.body.error).toHaveProperty('param')
@@ -86,11 +86,11 @@ function expectRefusal(reply: Reply, status: number): void {
 
 const good = { model: 'tiny', messages: [{ role: 'user', content: 'hi' }] }
 
-describe('bad input gets a 4xx in the shape of OpenAI', () => {
+describe('invalid requests get a 4xx error in the format of OpenAI', () => {
   test.each<[string, string | Buffer]>([
-    ['nothing', ''],
+    ['an empty body', ''],
     ['not JSON', 'hello'],
-    ['half a JSON', '{"model": "tiny", "messages": ['],
+    ['truncated JSON', '{"model": "tiny", "messages": ['],
     ['not UTF-8', Buffer.from([0x7b, 0xff, 0xfe, 0x7d])],
     ['null', 'null'],
     ['a list', '[]'],
@@ -106,60 +106,60 @@ describe('bad input gets a 4xx in the shape of OpenAI', () => {
     ['temperature of a wrong type', JSON.stringify({ ...good, temperature: [] })],
     ['n out of range', JSON.stringify({ ...good, n: 1e9 })],
     ['__proto__ as a key', '{"__proto__":{"model":"tiny"},"messages":7}'],
-    ['10,000 arrays within each other', `{"model":"tiny","messages":${'['.repeat(10_000)}${']'.repeat(10_000)}}`],
-    ['10,000 objects within each other', `${'{"a":'.repeat(10_000)}1${'}'.repeat(10_000)}`],
+    ['10,000 nested arrays', `{"model":"tiny","messages":${'['.repeat(10_000)}${']'.repeat(10_000)}}`],
+    ['10,000 nested objects', `${'{"a":'.repeat(10_000)}1${'}'.repeat(10_000)}`],
     [
       'deep nesting in a tool',
       JSON.stringify({ ...good, tools: 0 }).replace('0', `[${'{"x":'.repeat(10_000)}1${'}'.repeat(10_000)}]`),
     ],
   ])('%s', async (_, body) => {
-    expectRefusal(await send({ body }), 400)
+    expectRejection(await send({ body }), 400)
   })
 
-  test('200 MB announced', async () => {
+  test('200 MB with a content-length', async () => {
     const headers = { 'content-length': String(200 * 1024 * 1024) }
-    expectRefusal(await send({ headers, body: zeros(200) }), 413)
+    expectRejection(await send({ headers, body: zeros(200) }), 413)
   })
 
-  test('200 MB without saying so', async () => {
-    expectRefusal(await send({ headers: { 'transfer-encoding': 'chunked' }, body: zeros(200) }), 413)
+  test('200 MB without a content-length', async () => {
+    expectRejection(await send({ headers: { 'transfer-encoding': 'chunked' }, body: zeros(200) }), 413)
   })
 
-  test('200 MB packed into 200 KB', async () => {
+  test('200 MB compressed to 200 KB', async () => {
     const body = gzipSync(Buffer.alloc(200 * 1024 * 1024, 0x20))
-    expectRefusal(await send({ headers: { 'content-encoding': 'gzip' }, body }), 413)
+    expectRejection(await send({ headers: { 'content-encoding': 'gzip' }, body }), 413)
   })
 
   test('broken and unknown compression', async () => {
-    expectRefusal(await send({ headers: { 'content-encoding': 'gzip' }, body: 'not gzip' }), 400)
-    expectRefusal(await send({ headers: { 'content-encoding': 'lzma' }, body: 'x' }), 415)
-    expectRefusal(await send({ headers: { 'content-encoding': 'constructor' }, body: 'x' }), 415)
+    expectRejection(await send({ headers: { 'content-encoding': 'gzip' }, body: 'not gzip' }), 400)
+    expectRejection(await send({ headers: { 'content-encoding': 'lzma' }, body: 'x' }), 415)
+    expectRejection(await send({ headers: { 'content-encoding': 'constructor' }, body: 'x' }), 415)
   })
 
   test.each(['/', '/v2/chat/completions', '/s/x', '/s/x/v1/nothing', '/%00', '//', '/s/../../etc/passwd'])(
     'unknown path %s',
     async (path) => {
-      expectRefusal(await send({ path, body: JSON.stringify(good) }), 404)
+      expectRejection(await send({ path, body: JSON.stringify(good) }), 404)
     },
   )
 
   test('a wrong method', async () => {
-    expectRefusal(await send({ method: 'PUT', body: JSON.stringify(good) }), 405)
+    expectRejection(await send({ method: 'PUT', body: JSON.stringify(good) }), 405)
   })
 
-  test('no key, a wrong key, an odd key', async () => {
+  test('no key, a wrong key, an empty key and a long key', async () => {
     const body = JSON.stringify(good)
-    for (const key of [null, 'sk-polar-wrong', '', 'x'.repeat(8000)]) expectRefusal(await send({ key, body }), 401)
+    for (const key of [null, 'sk-polar-wrong', '', 'x'.repeat(8000)]) expectRejection(await send({ key, body }), 401)
   })
 
   test('another session’s key, and a session that does not exist', async () => {
     const other = await stack.gateway.openSession()
     const body = JSON.stringify(good)
-    expectRefusal(await send({ key: other.key, body }), 401)
-    expectRefusal(await send({ path: `/s/${other.id}/v1/chat/completions`, body }), 401)
-    expectRefusal(await send({ path: '/s/nobody/v1/chat/completions', body }), 401)
+    expectRejection(await send({ key: other.key, body }), 401)
+    expectRejection(await send({ path: `/s/${other.id}/v1/chat/completions`, body }), 401)
+    expectRejection(await send({ path: '/s/nobody/v1/chat/completions', body }), 401)
     await stack.gateway.closeSession(other.id)
-    expectRefusal(await send({ path: `/s/${other.id}/v1/chat/completions`, key: other.key, body }), 401)
+    expectRejection(await send({ path: `/s/${other.id}/v1/chat/completions`, key: other.key, body }), 401)
   })
 
   test('bytes that are not HTTP', async () => {
@@ -175,7 +175,7 @@ describe('bad input gets a 4xx in the shape of OpenAI', () => {
     expect(answer).toMatch(/^HTTP\/1\.1 400 /)
   })
 
-  test('and the gateway still serves', async () => {
+  test('the gateway still serves valid requests', async () => {
     const answer = await stack
       .client()
       .chat.completions.create({ ...good, messages: [{ role: 'user', content: 'hi' }] })

@@ -3,17 +3,17 @@ import { checkHistory, explain } from '../support/jepsen/check-history.ts'
 import type { Entry, FinalTask, History, ResultFact } from '../support/jepsen/history.ts'
 import { nonceOf, sampleHistory } from '../support/jepsen/sample-history.ts'
 
-test('a history in which all went well is found to be well', () => {
+test('a correct history has no violations', () => {
   expect(checkHistory(sampleHistory())).toEqual([])
 })
 
-/** What is broken, how, and the rule that must notice; others may as well. */
-const violations: [what: string, rule: string, spoil: (history: History) => History][] = [
-  ['a task that was taken is gone', 'task-lost', (h) => withTasks(h, (tasks) => tasks.filter((t) => t.taskId !== 'a'))],
-  ['a task nobody asked for', 'task-invented', (h) => ({ ...h, plans: h.plans.slice(1) })],
+/** A violation, the rule that must detect it, and a function that adds it to a history. Other rules may detect it too. */
+const violations: [what: string, rule: string, corrupt: (history: History) => History][] = [
+  ['an accepted task is missing', 'task-lost', (h) => withTasks(h, (tasks) => tasks.filter((t) => t.taskId !== 'a'))],
+  ['a task that no client submitted', 'task-invented', (h) => ({ ...h, plans: h.plans.slice(1) })],
   ['a task that never ends', 'task-not-ended', (h) => withTask(h, 'b', (t) => withView(t, { status: 'running' }))],
-  ['a session is lost', 'session-lost', (h) => withTask(h, 'a', (t) => ({ ...t, sessions: t.sessions.slice(1) }))],
-  ['a sample is made twice', 'session-lost', (h) => withSession(h, 'a1', { sample: 0 })],
+  ['a session is missing', 'session-lost', (h) => withTask(h, 'a', (t) => ({ ...t, sessions: t.sessions.slice(1) }))],
+  ['a sample has two sessions', 'session-lost', (h) => withSession(h, 'a1', { sample: 0 })],
   ['a session never ends', 'session-not-ended', (h) => withSession(h, 'a1', { status: 'RUNNING' })],
   [
     'a task ended with too few sessions',
@@ -41,23 +41,23 @@ const violations: [what: string, rule: string, spoil: (history: History) => Hist
     (h) => withTask(h, 'b', (t) => ({ ...t, counts: { ...t.counts, valid: 2 } })),
   ],
   [
-    'a result is there twice',
+    'a result is stored twice',
     'doubled-result',
     (h) => withResults(h, 'a', (results) => [...results, ...results.slice(0, 1)]),
   ],
   [
-    'one run became the result of two sessions',
+    'a run is the result of two sessions',
     'doubled-result',
     (h) => withResults(h, 'a', (results) => results.map((result) => ({ ...result, nonces: [nonceOf('a0')] }))),
   ],
-  ['a result went missing', 'result-missing', (h) => withResults(h, 'b', (results) => results.slice(1))],
+  ['a result is missing', 'result-missing', (h) => withResults(h, 'b', (results) => results.slice(1))],
   [
     'an accepted result is not stored',
     'accepted-lost',
     (h) => withDatabase(h, { results: h.final.database.results.slice(1) }),
   ],
   [
-    'a stored result that nobody delivered',
+    'a stored result that no node reported',
     'result-invented',
     (h) => without(h, (e) => e.kind === 'report' && e.sessionId === 'b0'),
   ],
@@ -70,13 +70,13 @@ const violations: [what: string, rule: string, spoil: (history: History) => Hist
       ),
   ],
   [
-    'a result of the node that had lost the session',
+    'a result of a node that had lost the lease',
     'stale-accepted',
     (h) =>
       withResults(h, 'a', (results) => results.map((r) => (r.sessionId === 'a1' ? { ...r, nonces: ['lost'] } : r))),
   ],
   [
-    'accepted from a node it was not given to',
+    'a result of a node without the lease is accepted',
     'stale-accepted',
     (h) =>
       withDatabase(h, {
@@ -84,7 +84,7 @@ const violations: [what: string, rule: string, spoil: (history: History) => Hist
       }),
   ],
   [
-    'an attempt is given to two nodes',
+    'an attempt is leased to two nodes',
     'ordered-twice',
     (h) => ({ ...h, entries: [...h.entries, { kind: 'order', nodeId: 'n3', sessionId: 'a0', attempt: 1, at: 11 }] }),
   ],
@@ -117,7 +117,7 @@ const violations: [what: string, rule: string, spoil: (history: History) => Hist
       ),
   ],
   [
-    'a session of a cancelled task is accepted after the cancel was answered',
+    'a result of a cancelled task is accepted after the cancel response',
     'cancelled-accepted',
     (h) => ({
       ...h,
@@ -143,26 +143,26 @@ const violations: [what: string, rule: string, spoil: (history: History) => Hist
       withEntries(h, (e) => (e.kind === 'call' && e.op === 'cancel' ? { ...e, view: { ...e.view!, results: [] } } : e)),
   ],
   [
-    'the stream gives something else than the task',
+    'the result stream differs from the task',
     'routes-disagree',
     (h) => withTask(h, 'a', (t) => ({ ...t, stream: t.stream.map((result) => ({ ...result, digest: 'other' })) })),
   ],
   [
-    'a session gives no result though the task does',
+    'the task has a result that the session route lacks',
     'routes-disagree',
     (h) => withTask(h, 'a', (t) => ({ ...t, bySession: t.bySession.slice(1) })),
   ],
   [
-    'a reference leads to another file',
+    'a reference points to another file',
     'routes-disagree',
     (h) => withTask(h, 'a', (t) => ({ ...t, references: t.references.map((r) => ({ ...r, digest: 'other' })) })),
   ],
   [
-    'the file of a result is torn',
+    'the file of a result is truncated',
     'result-missing',
     (h) => withTask(h, 'a', (t) => ({ ...t, references: t.references.map((r) => ({ ...r, isWhole: false })) })),
   ],
-  ['a reward is another one in the list', 'reward-changed', (h) => withSession(h, 'a0', { reward: 0 })],
+  ['a reward differs in the list of sessions', 'reward-changed', (h) => withSession(h, 'a0', { reward: 0 })],
   [
     'a reward changes between two reads',
     'reward-changed',
@@ -174,7 +174,7 @@ const violations: [what: string, rule: string, spoil: (history: History) => Hist
     (h) => withReads(h, (results) => results.map((result) => ({ ...result, digest: 'before' }))),
   ],
   [
-    'a task that had ended runs again',
+    'an ended task runs again',
     'read-went-back',
     (h) =>
       withEntries(h, (e) =>
@@ -183,47 +183,47 @@ const violations: [what: string, rule: string, spoil: (history: History) => Hist
           : e,
       ),
   ],
-  ['a callback never came', 'callback-missing', (h) => without(h, (e) => e.kind === 'callback' && e.isAnswered)],
+  ['a callback is not delivered', 'callback-missing', (h) => without(h, (e) => e.kind === 'callback' && e.isAnswered)],
   [
-    'a callback came for a task that had not ended',
+    'a callback is sent before the task has ended',
     'callback-early',
     (h) => withEntries(h, (e) => (e.kind === 'callback' && e.taskId === 'a' ? { ...e, at: 20 } : e)),
   ],
   [
-    'a callback has another body than the task',
+    'the body of a callback differs from the task',
     'callback-differs',
     (h) => withEntries(h, (e) => (e.kind === 'callback' ? { ...e, view: { ...e.view, results: [] } } : e)),
   ],
   [
-    'a callback came that nobody wanted',
+    'a callback is sent for a task without callback_url',
     'callback-unasked',
     (h) => withEntries(h, (e) => (e.kind === 'callback' ? { ...e, taskId: 'b' } : e)),
   ],
-  ['an event was missed', 'event-missing', (h) => withLive(h, (live) => live.toSpliced(3, 1))],
-  ['an event came twice', 'event-doubled', (h) => withLive(h, (live) => live.toSpliced(3, 0, live[3]!))],
-  ['events came out of order', 'event-out-of-order', (h) => withLive(h, (live) => live.toReversed())],
+  ['an event is missing in the live stream', 'event-missing', (h) => withLive(h, (live) => live.toSpliced(3, 1))],
+  ['an event is sent twice', 'event-doubled', (h) => withLive(h, (live) => live.toSpliced(3, 0, live[3]!))],
+  ['events are out of order', 'event-out-of-order', (h) => withLive(h, (live) => live.toReversed())],
   [
     'an event is not stored',
     'event-invented',
     (h) => withLive(h, (live) => live.map((e) => ({ ...e, id: `9${e.id}` }))),
   ],
   [
-    'nobody was told that a task is over',
+    'a task ends without an event',
     'event-missing',
     (h) => withoutEvents(h, ({ type, taskId }) => type === 'task.completed' && taskId === 'a'),
   ],
   [
-    'nobody was told that a session is over',
+    'a session ends without an event',
     'event-missing',
     (h) => withoutEvents(h, ({ sessionId, isRefilled }) => sessionId === 'a1' && isRefilled === undefined),
   ],
   [
-    'who followed the stream read something else',
+    'the followed stream differs from the result stream',
     'routes-disagree',
     (h) => withTask(h, 'a', (t) => ({ ...t, followed: t.stream.toReversed() })),
   ],
   [
-    'a result that the server made up is called complete',
+    'a result that the server generated is marked as complete',
     'never-ran',
     (h) => withResults(h, 'a', (results) => results.map((result) => ({ ...result, isMade: true }))),
   ],
@@ -237,20 +237,24 @@ const violations: [what: string, rule: string, spoil: (history: History) => Hist
         { reward: 0.5 },
       ),
   ],
-  ['a trainer waits for ever', 'not-over-in-time', (h) => ({ ...h, final: { ...h.final, unfinished: ['a'] } })],
-  ['a server gave up by itself', 'crashed', (h) => ({ ...h, final: { ...h.final, crashes: ['server'] } })],
-  ['the tables disagree', 'books-disagree', (h) => withDatabase(h, { problems: ['ended of a is 1, not 2'] })],
-  ['a sandbox was left', 'left-behind', (h) => ({ ...h, final: { ...h.final, left: ['process 7: bash'] } })],
+  ['a task does not end in time', 'not-over-in-time', (h) => ({ ...h, final: { ...h.final, unfinished: ['a'] } })],
+  ['a server crashes', 'crashed', (h) => ({ ...h, final: { ...h.final, crashes: ['server'] } })],
+  ['the tables are inconsistent', 'books-disagree', (h) => withDatabase(h, { problems: ['ended of a is 1, not 2'] })],
+  [
+    'a process of a sandbox is left',
+    'left-behind',
+    (h) => ({ ...h, final: { ...h.final, left: ['process 7: bash'] } }),
+  ],
 ]
 
-test.each(violations)('%s: %s', (_, rule, spoil) => {
-  const history = spoil(sampleHistory())
+test.each(violations)('%s: %s', (_, rule, corrupt) => {
+  const history = corrupt(sampleHistory())
   const found = checkHistory(history)
   expect(found.map((violation) => violation.rule)).toContain(rule)
   for (const violation of found) expect(explain(violation, history)).toContain(violation.message)
 })
 
-test('a task that was retried may change, but its last word must have been said', () => {
+test('a retried task may change, but its last callback must match its final state', () => {
   const history = sampleHistory()
   const retry: Entry = { kind: 'call', op: 'retry', taskId: 'c', began: 62, ended: 63, outcome: 'unknown' }
   const before = (e: Entry): Entry => {
@@ -259,10 +263,10 @@ test('a task that was retried may change, but its last word must have been said'
   }
   const retried = { ...history, entries: [...history.entries.map(before), retry] }
   expect(checkHistory(retried)).toEqual([])
-  const unsaid = withEntries(retried, (e) =>
+  const outdated = withEntries(retried, (e) =>
     e.kind === 'callback' && e.taskId === 'c' ? { ...e, view: { ...e.view, results: [] } } : e,
   )
-  expect(checkHistory(unsaid)).toMatchObject([{ rule: 'callback-differs', about: 'c' }])
+  expect(checkHistory(outdated)).toMatchObject([{ rule: 'callback-differs', about: 'c' }])
 })
 
 function withTasks(history: History, change: (tasks: readonly FinalTask[]) => FinalTask[]): History {
@@ -288,7 +292,7 @@ function withSession(history: History, sessionId: string, more: Partial<FinalTas
 
 type ChangeResults = (results: readonly ResultFact[]) => ResultFact[]
 
-/** By all routes at once. */
+/** Changes the results of all routes. */
 function withResults(history: History, taskId: string, change: ChangeResults): History {
   return withTask(history, taskId, (task) => {
     const results = change(task.inline.results)
@@ -308,8 +312,8 @@ function withEntries(history: History, change: (entry: Entry) => Entry): History
   return { ...history, entries: history.entries.map(change) }
 }
 
-function without(history: History, isGone: (entry: Entry) => boolean): History {
-  return { ...history, entries: history.entries.filter((entry) => !isGone(entry)) }
+function without(history: History, isRemoved: (entry: Entry) => boolean): History {
+  return { ...history, entries: history.entries.filter((entry) => !isRemoved(entry)) }
 }
 
 function withDatabase(history: History, more: Partial<History['final']['database']>): History {
@@ -323,9 +327,9 @@ function withLive(history: History, change: (live: Events) => Events): History {
   return { ...history, final: { ...history.final, events: { replayed, live: change(live) } } }
 }
 
-/** From everywhere, as if they had never been written. */
-function withoutEvents(history: History, isGone: (event: Events[number]) => boolean): History {
-  const events = history.final.events.replayed.filter((event) => !isGone(event))
+/** Removes events from the database, the live stream and the replay. */
+function withoutEvents(history: History, isRemoved: (event: Events[number]) => boolean): History {
+  const events = history.final.events.replayed.filter((event) => !isRemoved(event))
   const emptied = withDatabase(history, { events: events.map(({ id }) => id) })
   return { ...emptied, final: { ...emptied.final, events: { live: events, replayed: events } } }
 }

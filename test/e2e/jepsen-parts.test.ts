@@ -20,8 +20,8 @@ afterAll(() => rm(scratch, { recursive: true, force: true }))
 const completion = Buffer.from(JSON.stringify({ outcome: { sessionId: 's', attempt: 1, status: 'COMPLETED' } }))
 const complete = { method: 'POST', path: '/nodes/n/complete', headers: {}, body: completion }
 
-/** A server that takes everything, once, behind a wire. */
-async function startWire(name: string) {
+/** Starts a proxy with faults in front of a server that accepts each request once. */
+async function startTap(name: string) {
   const seen: string[] = []
   const server = await serve('127.0.0.1', async ({ path }, outgoing) => {
     const kind = seen.includes(path) ? 'duplicate' : 'accepted'
@@ -38,8 +38,8 @@ async function startWire(name: string) {
   return { tap, log, seen }
 }
 
-test('a wire writes down who was given what, and who was told what', async () => {
-  const { tap, log } = await startWire('written')
+test('the proxy logs every lease and every reported result with its response', async () => {
+  const { tap, log } = await startTap('written')
   await forward(tap.url, { ...complete, path: '/nodes/n/lease' })
   await forward(tap.url, complete)
   expect(log.entries).toMatchObject([
@@ -48,16 +48,16 @@ test('a wire writes down who was given what, and who was told what', async () =>
   ])
 })
 
-test('a wire that loses answers has brought the request', async () => {
-  const { tap, log, seen } = await startWire('lost')
+test('a proxy that drops responses forwards the request', async () => {
+  const { tap, log, seen } = await startTap('lost')
   tap.weather = { ...CALM, loseAnswer: 1 }
   await expect(forward(tap.url, complete)).rejects.toThrow()
   expect(seen).toHaveLength(1)
   expect(log.entries).toMatchObject([{ kind: 'report', answer: 'accepted' }])
 })
 
-test('a wire that repeats brings the same twice, and gives the first answer', async () => {
-  const { tap, log } = await startWire('twice')
+test('a proxy that repeats requests forwards each request twice and returns the first response', async () => {
+  const { tap, log } = await startTap('twice')
   tap.weather = { ...CALM, repeat: 1 }
   const { body } = await forward(tap.url, complete)
   expect(body.toString()).toContain('accepted')
@@ -67,8 +67,8 @@ test('a wire that repeats brings the same twice, and gives the first answer', as
   ])
 })
 
-test('a wire that is cut says nothing until it is whole again', async () => {
-  const { tap, seen } = await startWire('cut')
+test('a proxy that is cut forwards nothing until it is healed', async () => {
+  const { tap, seen } = await startTap('cut')
   tap.cut()
   await expect(forward(tap.url, complete, AbortSignal.timeout(200))).rejects.toThrow()
   expect(seen).toEqual([])
@@ -77,19 +77,19 @@ test('a wire that is cut says nothing until it is whole again', async () => {
   expect(seen).toHaveLength(1)
 })
 
-test('a node in a network of its own reaches the server, unless the cable is pulled', async (context) => {
+test('a node in its own network namespace can connect to the server unless its link is cut', async (context) => {
   using network = openNetwork(2)
   if (network.whyShared !== undefined) return context.skip(network.whyShared)
   for (const { prefix, serverHost, wire } of network.links) {
     await using server = await serve(serverHost, async (_, outgoing) => void outgoing.end('server'))
     await using other = await serve(network.host, async (_, outgoing) => void outgoing.end('engine'))
-    const [enter = '', ...given] = prefix
-    // The answers come from this process, so it must not stand still for them.
+    const [program = '', ...args] = prefix
+    // This process serves the responses, so it must not block.
     const get = async (url: string): Promise<string> => {
       const script = `fetch(process.argv[1], { signal: AbortSignal.timeout(1500) })
         .then((answer) => answer.text()).then(console.log, () => console.log('nothing'))`
       const options = { stdio: ['ignore', 'pipe', 'inherit'] as ['ignore', 'pipe', 'inherit'] }
-      const child = spawn(enter, [...given, process.execPath, '-e', script, url], options)
+      const child = spawn(program, [...args, process.execPath, '-e', script, url], options)
       return (await Array.fromAsync(child.stdout)).join('').trim()
     }
     expect(await get(server.url)).toBe('server')
@@ -101,7 +101,7 @@ test('a node in a network of its own reaches the server, unless the cable is pul
   }
 })
 
-test('the clock of a process jumps, and its timers do not notice', async () => {
+test('shift-clock changes the clock of a process, but not its timers', async () => {
   const clock = join(scratch, 'clock')
   await writeFile(clock, '3600000')
   const preload = join(import.meta.dirname, '../support/jepsen/shift-clock.ts')
@@ -126,7 +126,7 @@ test('the clock of a process jumps, and its timers do not notice', async () => {
   expect(Number(lines[2])).toBeLessThan(5000)
 })
 
-test('what a run leaves on the machine is found by its mark', async () => {
+test('findLeft() finds the processes of a run by their marker', async () => {
   const child = spawn('sleep', ['60'], { env: { [MARKER]: 'parts' }, stdio: 'ignore' })
   await once(child, 'spawn')
   expect(findLeft('parts', scratch)).toEqual([`process ${child.pid}: sleep 60 `])
@@ -135,7 +135,7 @@ test('what a run leaves on the machine is found by its mark', async () => {
   expect(findLeft('parts', scratch)).toEqual([])
 })
 
-test('PostgreSQL comes back after kill -9', async (context) => {
+test('PostgreSQL is available again after kill -9', async (context) => {
   const reason = whyNoPostgres()
   if (reason !== undefined) return context.skip(reason)
   await using postgres = await startPostgres()

@@ -11,7 +11,7 @@ const LEASE_MS = 4000
 const SETTLE_MS = 480_000
 const TIMEOUT_MS = 1_500_000
 
-/** One that failed is done again with `POLAR_JEPSEN_SEED`. */
+/** `POLAR_JEPSEN_SEED` repeats a failed run. */
 const seed = Number(process.env['POLAR_JEPSEN_SEED'] ?? Math.floor(Math.random() * 2 ** 31))
 
 async function expectNothingLost(name: string, more: Partial<JepsenOptions> = {}): Promise<void> {
@@ -24,22 +24,28 @@ async function expectNothingLost(name: string, more: Partial<JepsenOptions> = {}
     ...more,
   })
   console.log(JSON.stringify(summary))
-  const told = violations.slice(0, 20).map((violation) => explain(violation, history))
-  // All of it is left where it is for whoever wants to know why.
+  const explanations = violations.slice(0, 20).map((violation) => explain(violation, history))
+  // A failed run keeps its folder for analysis.
   const where = `seed ${seed}; ${violations.length} violations; history in ${historyFile}`
-  expect(told.join('\n'), where).toBe('')
+  expect(explanations.join('\n'), where).toBe('')
   await rm(dir, { recursive: true, force: true })
 }
 
 test(
-  'embedded: nothing is lost, doubled or invented, whoever is killed, cut off or lied to',
+  'embedded: no result is lost, duplicated or invented despite killed processes, network faults and forged reports',
   { timeout: TIMEOUT_MS },
   () => expectNothingLost('embedded'),
 )
 
-test('PostgreSQL: the same, and PostgreSQL is killed as well', { timeout: TIMEOUT_MS }, async (context) => {
-  const reason = whyNoPostgres()
-  if (reason !== undefined) return context.skip(reason)
-  await using postgres = await startPostgres({ fsync: true })
-  await expectNothingLost('postgres', { postgres: { cluster: postgres, url: await postgres.createDatabase('jepsen') } })
-})
+test(
+  'PostgreSQL: no result is lost, duplicated or invented, even if PostgreSQL is killed as well',
+  { timeout: TIMEOUT_MS },
+  async (context) => {
+    const reason = whyNoPostgres()
+    if (reason !== undefined) return context.skip(reason)
+    await using postgres = await startPostgres({ fsync: true })
+    await expectNothingLost('postgres', {
+      postgres: { cluster: postgres, url: await postgres.createDatabase('jepsen') },
+    })
+  },
+)
