@@ -20,7 +20,7 @@ const PROMPT = 'SCRIPT:go please'
 const ARGUMENTS = ['{"command":  "echo \\"hi\\"", "n": 1.0}', '{"path": "a b.txt"}']
 const parameters = { type: 'object', properties: {} }
 
-/** What every SDK must have understood of the first answer. */
+/** The first answer as every SDK must parse it. */
 const expected = {
   text: 'Ünïcödé answer.',
   calls: [
@@ -33,7 +33,7 @@ function parsed(name: string, args: string): { name: string; arguments: unknown 
   return { name, arguments: JSON.parse(args) as unknown }
 }
 
-/** Two turns, streamed and whole, each stored as it was sampled; the second prompt holds the first answer as sampled. */
+/** Expects two turns, each once streamed and once not, stored exactly as sampled. */
 async function expectStored(session: SessionRecord): Promise<void> {
   expect(session).toMatchObject({ complete: true })
   expect(session.turns.map((turn) => [turn.stream, turn.delivery, turn.response?.grade])).toEqual([
@@ -125,7 +125,7 @@ describe('the vendors’ own SDKs, through the gateway', () => {
     await expectStored(await stack.recorded())
   })
 
-  test('countTokens() of Anthropic Messages is the prompt length of the call, also for a literal continuation', async () => {
+  test('countTokens() of Anthropic Messages returns the prompt length of the call, also for a literal continuation', async () => {
     await using stack = await Stack.start({ script: SCRIPT.replace(/reasoning: .*\n +/, '') })
     const client = new Anthropic({ apiKey: stack.session.key, baseURL: stack.session.baseUrl, maxRetries: 0 })
     const system: Anthropic.TextBlockParam[] = [
