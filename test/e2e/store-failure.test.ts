@@ -17,7 +17,7 @@ beforeAll(async () => {
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
 describe('a folder that cannot be written', () => {
-  test('the harness gets its answer, and closing the session fails with store.unavailable', async () => {
+  test('the harness gets its answer, and reading the session fails with store.unavailable', async () => {
     const file = join(scratch, 'a-file')
     await writeFile(file, '')
     await using stack = await Stack.start({ script: 'default: { text: fine }', dir: join(file, 'sessions') })
