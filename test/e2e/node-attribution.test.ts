@@ -136,12 +136,18 @@ describe('a failure of infrastructure gives no reward', { timeout: 120_000 }, ()
   }
 
   test('the engine fails for the first call', async () => {
-    expectInfrastructureFailure(await run('call SCRIPT:broken > a; exit 1', command({ command: 'true' })), 'upstream.failed')
+    expectInfrastructureFailure(
+      await run('call SCRIPT:broken > a; exit 1', command({ command: 'true' })),
+      'upstream.failed',
+    )
   })
 
   test('the sandbox of the grader cannot be prepared', async () => {
     const runtime = { prepare: [], eval_prepare: [{ type: 'exec', command: 'exit 3' }] }
-    expectInfrastructureFailure(await run('call one > a', { ...command({ command: 'true' }), runtime }), 'runtime.prepare-failed')
+    expectInfrastructureFailure(
+      await run('call one > a', { ...command({ command: 'true' }), runtime }),
+      'runtime.prepare-failed',
+    )
   })
 
   test('the image of the grader lacks a program; exit code 127 caused by the agent still gets the lowest reward', async () => {
@@ -162,6 +168,9 @@ describe('a failure of infrastructure gives no reward', { timeout: 120_000 }, ()
 
   test('the grading service does not answer', async () => {
     const config = { url: 'http://127.0.0.1:9/', max_retries: 0 }
-    expectInfrastructureFailure(await run('call one > a', { evaluator: { strategy: 'http', config } }), 'evaluator.crashed')
+    expectInfrastructureFailure(
+      await run('call one > a', { evaluator: { strategy: 'http', config } }),
+      'evaluator.crashed',
+    )
   })
 })

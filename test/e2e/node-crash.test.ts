@@ -22,7 +22,7 @@ beforeAll(async () => {
 })
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
-/** The session state in which the node is killed, the delay after that state begins, and the expected result of the session. */
+/** The session state in which the node is killed, the delay after its begin, and the expected result. */
 const cases: [state: SessionStatus, delayMs: number, expected: 'repeated' | 'partial' | 'already graded'][] = [
   ['INITIALIZING', 0, 'repeated'],
   ['INITIALIZING', 700, 'repeated'],

@@ -92,7 +92,7 @@ function submitAttack(name: string, body: string, runtime: object = {}) {
   return stack.node.submit(orderOf(task))
 }
 
-/** Resolves after the second call, which follows the first round, or when the session has ended, for example out of memory. */
+/** Resolves after the second call, which follows the first round, or when the session has ended. */
 async function untilAttacking({ sessionId, outcome }: RunningSession): Promise<void> {
   const reader = createCallLogReader({ dir: join(stack.dir, 'sessions') })
   let isOver = false

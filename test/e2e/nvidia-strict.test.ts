@@ -139,17 +139,23 @@ describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, (
     await using listener = await listenForCallbacks()
     const gate = join(scratch, 'gate')
     const callback_url = listener.url
-    const mixed = taskOf(talkingAgent(`${NUMBER_SESSION('mixed')}; ${CONVERSATION}; case $n in 1) sleep 1000;; 2) exit 3;; esac`), {
-      callback_url,
-      metadata: { group_id: 1, agent_timeout: 40 },
-    })
-    const early = taskOf(talkingAgent(`${NUMBER_SESSION('early')}; ${CONVERSATION}; if [ $n -gt 2 ]; then sleep 1000; fi`), {
-      callback_url,
-      early_stop_min_usable_sessions: 2,
-    })
+    const mixed = taskOf(
+      talkingAgent(`${NUMBER_SESSION('mixed')}; ${CONVERSATION}; case $n in 1) sleep 1000;; 2) exit 3;; esac`),
+      {
+        callback_url,
+        metadata: { group_id: 1, agent_timeout: 40 },
+      },
+    )
+    const early = taskOf(
+      talkingAgent(`${NUMBER_SESSION('early')}; ${CONVERSATION}; if [ $n -gt 2 ]; then sleep 1000; fi`),
+      {
+        callback_url,
+        early_stop_min_usable_sessions: 2,
+      },
+    )
     const kept = taskOf(talkingAgent(`until [ -e "${gate}" ]; do sleep 0.2; done; ${CONVERSATION}`), { callback_url })
     expect(await client.post('/rollout/task/submit', mixed)).toMatchObject({ status: 200 })
-    // The other tasks are submitted when only the session that is to time out still runs, so that they do not slow down the rest of its task.
+    // Submits the other tasks when only the session that is to time out still runs, to slow down no other session.
     const ended = async () => (await client.get(`/rollout/task/${mixed.task_id}`)).body.completed_sessions
     await expect.poll(ended, { timeout: 120_000, interval: 300 }).toBeGreaterThanOrEqual(3)
     for (const task of [early, kept]) {

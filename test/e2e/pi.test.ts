@@ -40,7 +40,7 @@ function polar(args: readonly string[], cwd: string): { stdout: string; stderr: 
   return spawnSync(process.execPath, [join(root, 'src/cli/main.ts'), ...args], { cwd, encoding: 'utf8' })
 }
 
-/** Runs the real CLI through the gateway. Returns its output, the captured session, and the calls in the log of the engine. */
+/** Runs the real CLI through the gateway. Returns its output, the captured session and the log of the engine. */
 async function recordPi(
   name: string,
   prompt: string,

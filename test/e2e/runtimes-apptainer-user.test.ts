@@ -1,4 +1,4 @@
-// Runs runtimes-apptainer.test.ts as a user without privileges. Each test file has its own process, so that the user can change.
+// Runs runtimes-apptainer.test.ts as a user without privileges. Each test file has its own process.
 import { findApptainer } from '../support/apptainer.ts'
 
 if (process.getuid?.() === 0) {

@@ -162,7 +162,7 @@ function describeOptions(engine: string, { socket, image }: Podman): void {
       expect(runtime.capabilities.supportsSnapshots).toBe(false)
     })
 
-    test("user: image runs commands as the user of the image, without capabilities", async () => {
+    test('user: image runs commands as the user of the image, without capabilities', async () => {
       await using runtime = open({ user: 'image' })
       await using sandbox = await runtime.start(spec(), AbortSignal.timeout(60_000))
       const { stdout } = await runScript(sandbox, 'id -u; echo $HOME; grep -E "^Cap(Eff|Prm|Bnd)" /proc/self/status')

@@ -203,7 +203,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       const answers = await recordKubernetes(fake.kubeconfig, image)
       expect(Object.keys(answers)).toEqual(Object.keys(recorded))
       for (const [title, { status, body }] of Object.entries(recorded)) {
-        // The fake does not validate manifests, and its container engine reports a missing program with another message.
+        // The fake does not validate manifests, and its engine reports a missing program with another message.
         if (title === 'pod create invalid' || title === 'exec no program') continue
         expect(answers[title]?.status, title).toBe(status)
         if (status >= 400 || (status === 101 && title !== 'exec success'))

@@ -13,7 +13,7 @@ if (typeof podman === 'string') {
   test('a container of an ordinary user is a sandbox', (context) => context.skip(`stands for 48 tests: ${podman}`))
 } else {
   afterAll(() => podman[Symbol.asyncDispose]())
-  // The tests run as that user too. Each test file has its own process, so that the user can change.
+  // The tests run as that user too. Each test file has its own process.
   process.setgroups?.([])
   process.setgid?.(USER_ID)
   process.setuid?.(USER_ID)

@@ -234,30 +234,33 @@ describe('a node token of another node', { timeout: 120_000 }, () => {
     return { json: { ...(examples?.body as object), node_id: id } }
   }
 
-  test.each(guarded)('%s: forbidden for other nodes, with the same answer for existing and unknown nodes', async (name, route) => {
-    const isAboutNode = route.path.includes('{node_id}') || route.nodeField !== undefined
-    if (!route.scopes.includes('node')) {
-      expect((await sendAsStray(route, nodeId, sampleOf(route))).status, name).toBe(403)
-      return
-    }
-    if (!isAboutNode) {
-      const { status, text } = await sendAsStray(route, nodeId, sampleOf(route))
-      expect([status, text.includes(nodeId)], `${name}: ${text}`).toEqual([200, false])
-      return
-    }
-    const existing = await sendAsStray(route, nodeId, bodyOf(route, nodeId))
-    const unknown = await sendAsStray(route, 'nobody', bodyOf(route, 'nobody'))
-    for (const answer of [existing, unknown]) {
-      expect(answer.status, `${name}: ${answer.text}`).toBe(403)
-      expectPlainError(answer, name)
-      expect(JSON.parse(answer.text), name).toMatchObject({ error: { code: 'request.forbidden' } })
-    }
-    expect(existing.text.replaceAll(nodeId, 'nobody'), name).toBe(unknown.text)
-    // Other errors of the request are reported only to callers with access.
-    const own = await sendAsStray(route, 'rack-7', bodyOf(route, 'rack-7'))
-    expect([401, 403], `${name}: ${own.text}`).not.toContain(own.status)
-    expect(own.status, own.text).toBeLessThan(500)
-  })
+  test.each(guarded)(
+    '%s: forbidden for other nodes, with the same answer for existing and unknown nodes',
+    async (name, route) => {
+      const isAboutNode = route.path.includes('{node_id}') || route.nodeField !== undefined
+      if (!route.scopes.includes('node')) {
+        expect((await sendAsStray(route, nodeId, sampleOf(route))).status, name).toBe(403)
+        return
+      }
+      if (!isAboutNode) {
+        const { status, text } = await sendAsStray(route, nodeId, sampleOf(route))
+        expect([status, text.includes(nodeId)], `${name}: ${text}`).toEqual([200, false])
+        return
+      }
+      const existing = await sendAsStray(route, nodeId, bodyOf(route, nodeId))
+      const unknown = await sendAsStray(route, 'nobody', bodyOf(route, 'nobody'))
+      for (const answer of [existing, unknown]) {
+        expect(answer.status, `${name}: ${answer.text}`).toBe(403)
+        expectPlainError(answer, name)
+        expect(JSON.parse(answer.text), name).toMatchObject({ error: { code: 'request.forbidden' } })
+      }
+      expect(existing.text.replaceAll(nodeId, 'nobody'), name).toBe(unknown.text)
+      // Other errors of the request are reported only to callers with access.
+      const own = await sendAsStray(route, 'rack-7', bodyOf(route, 'rack-7'))
+      expect([401, 403], `${name}: ${own.text}`).not.toContain(own.status)
+      expect(own.status, own.text).toBeLessThan(500)
+    },
+  )
 
   test('it cannot complete, upload or release the session of another node under its own node id', async () => {
     const [sample] = fc.sample(anyCallOf(routes.completeSession), { numRuns: 1, seed: 1 })

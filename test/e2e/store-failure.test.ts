@@ -41,7 +41,9 @@ describe('a folder that cannot be written', () => {
 describe('a disk that fills up', () => {
   const mountable = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 
-  test('calls are answered until the disk is full, then rejected with 503, and the session is marked incomplete', ({ skip }) => {
+  test('calls are answered until the disk is full, then rejected with 503, and the session is marked incomplete', ({
+    skip,
+  }) => {
     if (!mountable) skip('needs unshare and mount of a tmpfs in a user namespace')
     const script = join(scratch, 'script.yaml')
     const disk = join(scratch, 'disk')

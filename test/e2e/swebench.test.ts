@@ -127,20 +127,25 @@ describe('the graded patch', () => {
     expect(graders).toBe(0)
   })
 
-  needsPython('a patch that passes only some tests gets reward 0, with the share of passed tests as components', async () => {
-    const half = put('calc/core.py', BROKEN.replace('a - b', 'a + b if a > 0 else a - b'))
-    const { result } = await grade(half)
-    expect(result).toMatchObject({ outcome_reward: 0, components: { fail_to_pass: 0.5, pass_to_pass: 1 } })
-    expect(reportOf(result)).toMatchObject({
-      FAIL_TO_PASS: {
-        success: ['tests/test_core.py::CalcTest::test_add'],
-        failure: ['tests/test_signs.py::test_negative'],
-      },
-    })
-  })
+  needsPython(
+    'a patch that passes only some tests gets reward 0, with the share of passed tests as components',
+    async () => {
+      const half = put('calc/core.py', BROKEN.replace('a - b', 'a + b if a > 0 else a - b'))
+      const { result } = await grade(half)
+      expect(result).toMatchObject({ outcome_reward: 0, components: { fail_to_pass: 0.5, pass_to_pass: 1 } })
+      expect(reportOf(result)).toMatchObject({
+        FAIL_TO_PASS: {
+          success: ['tests/test_core.py::CalcTest::test_add'],
+          failure: ['tests/test_signs.py::test_negative'],
+        },
+      })
+    },
+  )
 
-  needsPython('the patch contains committed, staged, untracked and force-added files, links and file modes', async () => {
-    const agent = `
+  needsPython(
+    'the patch contains committed, staged, untracked and force-added files, links and file modes',
+    async () => {
+      const agent = `
 git config user.email a@b; git config user.name a
 ${put('calc/one.py', 'from calc.two import plus')}
 git add calc/one.py; git commit -qm one
@@ -153,15 +158,18 @@ ${put('calc/real_four.py', 'def plus(a, b):\n    return a + b')}
 ln -s real_four.py calc/four.py
 ${put('calc/core.py', 'from calc.one import plus\n\n\ndef add(a, b):\n    return plus(a, b)\n\n\ndef multiply(a, b):\n    return a * b')}
 chmod +x calc/core.py`
-    const { result, evidence } = await grade(agent)
-    expect(result.outcome_reward).toBe(1)
-    expect(evidence.get('patch.diff')?.toString()).toMatch(
-      /new file mode 120000[\s\S]*new mode 100755|new mode 100755[\s\S]*new file mode 120000/,
-    )
-  })
+      const { result, evidence } = await grade(agent)
+      expect(result.outcome_reward).toBe(1)
+      expect(evidence.get('patch.diff')?.toString()).toMatch(
+        /new file mode 120000[\s\S]*new mode 100755|new mode 100755[\s\S]*new file mode 120000/,
+      )
+    },
+  )
 
-  needsPython('settings, attributes, hooks and filters of the repository do not change the collected patch', async () => {
-    const agent = `${FIX}
+  needsPython(
+    'settings, attributes, hooks and filters of the repository do not change the collected patch',
+    async () => {
+      const agent = `${FIX}
 printf '* -diff\n*.py filter=evil diff=evil\n*.py text eol=crlf\n' > .gitattributes
 printf '*.py filter=evil\n' > .git/info/attributes
 printf '*\n' > .git/info/exclude
@@ -171,10 +179,11 @@ git config core.autocrlf true; git config core.hooksPath "$PWD/hooks"; git confi
 git config core.fsmonitor /bin/false; git config core.worktree /tmp; git config core.excludesFile .gitattributes
 git config diff.renames copies; git config color.ui always
 git update-index --assume-unchanged calc/core.py`
-    const { result, evidence } = await grade(agent)
-    expect(result.outcome_reward).toBe(1)
-    expect(evidence.get('patch.diff')?.toString()).toContain('+    return a + b\n')
-  })
+      const { result, evidence } = await grade(agent)
+      expect(result.outcome_reward).toBe(1)
+      expect(evidence.get('patch.diff')?.toString()).toContain('+    return a + b\n')
+    },
+  )
 
   needsPython('nested repositories are not part of the patch', async () => {
     const clone = 'mkdir copy empty && git -C copy init -q && git -C empty init -q && touch copy/x empty/y'
@@ -310,13 +319,10 @@ describe('a required test that no log line names', () => {
     },
   )
 
-  needsPython(
-    'gives no reward in a row without gold patch if the run without a patch does not report it',
-    async () => {
-      const graded = grade(FIX, { instance: { ...row, patch: '', FAIL_TO_PASS: renamed } })
-      await expect(graded).rejects.toMatchObject({ code: 'evaluator.tests-not-reported' })
-    },
-  )
+  needsPython('gives no reward in a row without gold patch if the run without a patch does not report it', async () => {
+    const graded = grade(FIX, { instance: { ...row, patch: '', FAIL_TO_PASS: renamed } })
+    await expect(graded).rejects.toMatchObject({ code: 'evaluator.tests-not-reported' })
+  })
 
   needsPython('needs no second run if another required test failed by name', async () => {
     const { result, graders } = await grade(put('calc/more.py', 'X = 1'), {
@@ -559,15 +565,18 @@ describe('a patch that makes the tests look broken', () => {
   })
 })
 
-needsPython('if the canary test cannot run, the grade relies on the exit code, and the report has canary: unsupported', async () => {
-  const command = 'pytest -rA -k "add or negative or multiply"'
-  const { result, graders } = await grade(FIX, { test_cmd: command })
-  expect(reportOf(result)).toMatchObject({ resolved: true, canary: 'unsupported', exit_code: 0, control_run: true })
-  expect(graders).toBe(2)
-  await expect(grade(FIX, { test_cmd: command, canary: 'require' })).rejects.toMatchObject({
-    code: 'evaluator.crashed',
-  })
-})
+needsPython(
+  'if the canary test cannot run, the grade relies on the exit code, and the report has canary: unsupported',
+  async () => {
+    const command = 'pytest -rA -k "add or negative or multiply"'
+    const { result, graders } = await grade(FIX, { test_cmd: command })
+    expect(reportOf(result)).toMatchObject({ resolved: true, canary: 'unsupported', exit_code: 0, control_run: true })
+    expect(graders).toBe(2)
+    await expect(grade(FIX, { test_cmd: command, canary: 'require' })).rejects.toMatchObject({
+      code: 'evaluator.crashed',
+    })
+  },
+)
 
 needsPython('a patch that recognizes the canary test can still forge results, as documented', async () => {
   const agent = inTests(

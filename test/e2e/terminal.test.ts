@@ -30,7 +30,7 @@ beforeAll(async () => {
   const system = (content: string) => ({ role: 'system' as const, content })
   const first = await client.chat.completions.create({ model: HOSTILE, messages: [user(`SCRIPT:one ${HOSTILE}`)] })
   const answer = first.choices[0]!.message
-  // Histories that are no literal continuations, for `drift`; they differ from each other only in a time, for `drift --suggest`.
+  // Histories that are no literal continuations, for `drift`, and differ only in a time, for `drift --suggest`.
   for (const at of ['2026-01-01T10:00:00.000Z', '2026-01-01T10:00:01.000Z', '2026-01-01T10:00:02.000Z'])
     await client.chat.completions.create({
       model: 'tiny',

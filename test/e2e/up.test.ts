@@ -165,7 +165,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     const cwd = await preparedFolder('killed')
     const started = join(cwd, 'started')
     const gate = join(cwd, 'gate')
-    // Sandboxes of the local runtime see the disk: the first attempt waits for a gate file that is created only after the kill.
+    // Local sandboxes see the disk: the first attempt waits for a gate file that is created only after the kill.
     const task = {
       task_id: 'long',
       instruction: 'Answer.',

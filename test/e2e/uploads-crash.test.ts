@@ -144,7 +144,7 @@ test('after kill -9 at any moment every kept file is complete, and the remaining
         await kill(child)
       }
     }
-    // Each process starts with the first file again, so this includes files that an earlier process was storing when it was killed.
+    // Each process starts with the first file, so this includes files whose storing an earlier kill interrupted.
     expect(acknowledged.length).toBeGreaterThanOrEqual(count)
     for (const [i, line] of acknowledged.entries()) {
       const [, path = ''] = line.split(' ')

@@ -7,7 +7,7 @@ import { Stack } from '../support/stack.ts'
 const OLD_TOKENS = 20_000
 const NEW_TOKENS = 5_000
 
-/** An engine that samples tokens when the test requests them. Like vLLM it continues to sample while its client does not read. */
+/** An engine that samples tokens when the test requests them. Like vLLM it does not wait for its client to read. */
 class ManualEngine implements AsyncDisposable {
   readonly #server = createServer((message, response) => {
     if (message.url !== '/v1/chat/completions') return response.writeHead(404).end()

@@ -231,7 +231,7 @@ async function startProcess(options: WorkerStackOptions): Promise<WorkerProcess>
 describe('a node in its own process', { timeout: 180_000 }, () => {
   let test0: TestServer
   beforeAll(async () => {
-    // Longer than a process start on a busy machine, so that sessions change nodes by release or recovery, not by an expired lease.
+    // Longer than a process start on a busy machine, so that no lease expires in these tests.
     test0 = await startTestServer({ leaseMs: 120_000 })
   }, 60_000)
   afterAll(() => test0?.[Symbol.asyncDispose]())
