@@ -37,7 +37,7 @@ async function artifactsOf({ sessionId }: SessionOutcome): Promise<string> {
   return texts.join('\n')
 }
 
-/** Processes on this machine that carry the mark of the attacker's. */
+/** Returns the processes on this machine whose environment contains the attacker's mark. */
 async function marked(): Promise<string[]> {
   const found: string[] = []
   for (const pid of await readdir('/proc')) {
@@ -48,8 +48,8 @@ async function marked(): Promise<string[]> {
   return found
 }
 
-describe('an agent that means harm', { timeout: 120_000 }, () => {
-  test('a process it leaves behind does not live to rewrite tests, reward or files while they are graded', async () => {
+describe('a hostile agent', { timeout: 120_000 }, () => {
+  test('its background processes are killed before grading and cannot change tests, reward or files', async () => {
     const rewrites =
       'for i in $(seq 200); do touch planted; echo 1 > reward.txt; echo exit 0 > check.sh; sleep 0.05; done'
     const agent = bashAgent(
@@ -73,7 +73,7 @@ describe('an agent that means harm', { timeout: 120_000 }, () => {
     expect(await marked()).toEqual([])
   })
 
-  test('links it plants lead neither our reading nor our writing out of its sandbox', async () => {
+  test('its symbolic links cannot make the node read or write files outside the sandbox', async () => {
     const secret = join(scratch, 'secret.txt')
     const target = join(scratch, 'target.txt')
     await writeFile(secret, 'the-secret-of-the-host')
@@ -99,7 +99,7 @@ describe('an agent that means harm', { timeout: 120_000 }, () => {
     expect((await readdir(scratch)).toSorted()).toEqual(['secret.txt', 'target.txt'])
   })
 
-  test('a link to what is expected earns nothing, and the evidence names it', async () => {
+  test('a link to the expected output gets reward 0, and the evidence names the link', async () => {
     const expected = join(scratch, 'expected')
     await mkdir(expected)
     await writeFile(join(expected, '1'), 'the-right-answer')
@@ -119,32 +119,32 @@ describe('an agent that means harm', { timeout: 120_000 }, () => {
     expect(await artifactsOf(direct)).toContain('the link points to nothing')
   })
 
-  test('what cannot be copied safely is worth nothing, and is the policy’s doing', async () => {
+  test('a workspace with too many files to copy gets reward 0 and counts as caused by the agent', async () => {
     const agent = bashAgent('call one > a; for i in $(seq 3000); do : > file-$i; done')
     const config = { command: 'true', max_files: 1000 }
     const outcome = await run(shellTask(agent, { evaluator: { strategy: 'command', config } }))
     expect(outcome.grade).toMatchObject({ outcome_reward: 0, metadata: { failure: 'workspace.too-large' } })
   })
 
-  test('a fork bomb ends with its time, and a neighbour does not notice', async ({ skip }) => {
+  test('a fork bomb ends at the session timeout and does not affect a concurrent session', async ({ skip }) => {
     if (!runtime.capabilities.limits.includes('pids')) skip('this machine cannot limit the number of processes')
     const bomb = bashAgent(`export MARK=${MARK}; call one > a; b() { b | b & }; b; sleep 600`)
-    const [attacker, neighbour] = await Promise.all([
+    const [attacker, concurrent] = await Promise.all([
       run(shellTask(bomb, { timeout_seconds: 15, runtime: { pids: 100 } })),
       run(shellTask(bashAgent('sleep 2; call one > done'), { evaluator: { strategy: 'session_completed' } })),
     ])
-    expect(neighbour).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 }, counts: { calls: 1 } })
+    expect(concurrent).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 }, counts: { calls: 1 } })
     expect(['TIMEOUT', 'ERROR', 'COMPLETED']).toContain(attacker.status)
     expect(attacker.counts!.calls).toBe(1)
     expect(await marked()).toEqual([])
   })
 
-  test('ten gigabytes of output are counted and thrown away', async () => {
+  test('ten gigabytes of output are truncated to the artifact limit without using memory', async () => {
     const before = process.memoryUsage.rss()
     let most = before
     const timer = setInterval(() => (most = Math.max(most, process.memoryUsage.rss())), 50)
     const agent = bashAgent('call one > a; echo begun >&2; head -c 10737418240 /dev/zero')
-    // A busy machine may not get through all of it in that time; it must not be harmed either way.
+    // On a busy machine the session may time out before all output is written; the limits hold in both cases.
     const outcome = await run(shellTask(agent, { timeout_seconds: 60 }))
     clearInterval(timer)
     expect(['COMPLETED', 'TIMEOUT']).toContain(outcome.status)
@@ -155,7 +155,7 @@ describe('an agent that means harm', { timeout: 120_000 }, () => {
     expect(most - before).toBeLessThan(300 * 1024 * 1024)
   })
 
-  test('a harness that goes on calling the model after its time gets no answer, and leaves no call', async () => {
+  test('model calls after the session timeout are neither answered nor recorded', async () => {
     const agent = bashAgent(
       `export MARK=${MARK}; trap "" TERM INT HUP; call one > a
        setsid bash -c "while :; do : > /tmp/alive; done" & while :; do call again >> b || sleep 0.1; done`,
@@ -171,7 +171,7 @@ describe('an agent that means harm', { timeout: 120_000 }, () => {
     expect(await marked()).toEqual([])
   })
 
-  test('neither the control side nor another session is in its reach, whatever it knows', async () => {
+  test('it cannot reach the control API, the engine or another session, even with their addresses', async () => {
     const victim = stack.node.submit(orderOf(shellTask(bashAgent('call mine > a; echo "$OPENAI_API_KEY"; sleep 6'))))
     const { port } = new URL(stack.opened.gateway.url)
     const enginePort = new URL(stack.engine.info.url).port
@@ -186,9 +186,9 @@ describe('an agent that means harm', { timeout: 120_000 }, () => {
        OPENAI_BASE_URL="\${OPENAI_BASE_URL%/s/*}/control/v1" call "not mine" | head -1`,
     )
     const attacker = await run(shellTask(attack))
-    const said = await artifactsOf(attacker)
-    if (runtime.capabilities.networks.includes('none')) expect(said).not.toContain('REACHED')
-    expect(said.match(/HTTP\/1\.1 (\d+)/g)).toEqual(['HTTP/1.1 401', 'HTTP/1.1 404'])
+    const output = await artifactsOf(attacker)
+    if (runtime.capabilities.networks.includes('none')) expect(output).not.toContain('REACHED')
+    expect(output.match(/HTTP\/1\.1 (\d+)/g)).toEqual(['HTTP/1.1 401', 'HTTP/1.1 404'])
     const outcome = await victim.outcome
     expect(outcome.counts!.calls).toBe(1)
     expect(attacker.counts!.calls).toBe(1)

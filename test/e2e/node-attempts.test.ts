@@ -24,8 +24,8 @@ afterAll(async () => {
   await rm(scratch, { recursive: true, force: true })
 })
 
-describe('attempts at one session, on one node', { timeout: 60_000 }, () => {
-  test('a second one begins anew: nothing of the first is in its record', async () => {
+describe('attempts of one session on one node', { timeout: 60_000 }, () => {
+  test('the second attempt starts with an empty record', async () => {
     const order = orderOf(shellTask(bashAgent('call one > a; call two > b')))
     const first = await stack.node.submit(order).outcome
     const second = await stack.node.submit({ ...order, attempt: 2 }).outcome
@@ -39,7 +39,7 @@ describe('attempts at one session, on one node', { timeout: 60_000 }, () => {
     expect(journal).not.toContain('"attempt":1')
   })
 
-  test('a second one ends the first, if that still runs, and waits for it', async () => {
+  test('the second attempt cancels a running first attempt and waits until it has ended', async () => {
     const order = orderOf(shellTask(bashAgent('call one > a; sleep 600')))
     const { promise: runs, resolve } = Promise.withResolvers<void>()
     const first = stack.node.submit(order, () => first.status === 'RUNNING' && resolve())
@@ -54,8 +54,8 @@ describe('attempts at one session, on one node', { timeout: 60_000 }, () => {
   })
 })
 
-describe('a task of others, on a node that allows nothing', { timeout: 60_000 }, () => {
-  test('gets no file of the machine, by whatever way it asks for it', async () => {
+describe('a submitted task on a node without allowed paths and hosts', { timeout: 60_000 }, () => {
+  test('cannot access files of the host by upload, mount, image, local runtime or evaluator files', async () => {
     const source = join(scratch, 'answers')
     const upload = [{ type: 'upload_file', source, target: '/workspace/answers' }]
     const tasks = [
@@ -72,7 +72,7 @@ describe('a task of others, on a node that allows nothing', { timeout: 60_000 },
       const outcome = await stack.node.submit(orderOf(task)).outcome
       expect(outcome).toMatchObject({ status: 'ERROR', failure: { code: 'config.invalid' } })
     }
-    // An evaluator is asked for its files before the agent runs.
+    // The files of an evaluator are checked before the agent runs.
     const files = [{ source, target: 'answers' }]
     const config = { command: 'cat answers', files }
     const graded = await stack.node.submit(orderOf(shellTask('true', { evaluator: { strategy: 'command', config } })))
@@ -82,7 +82,7 @@ describe('a task of others, on a node that allows nothing', { timeout: 60_000 },
     expect(graded.grade).toBeUndefined()
   })
 
-  test('has evaluators call nobody, and read no variable that is not allowed', async () => {
+  test('evaluators cannot call hosts or read environment variables that are not allowed', async () => {
     const config = { base_url: 'http://127.0.0.1:1', model: 'm', rubric: 'r', api_key_env: 'MUST_NOT' }
     const judged = await stack.node.submit(orderOf(shellTask('true', { evaluator: { strategy: 'judge', config } })))
       .outcome

@@ -32,13 +32,13 @@ const harbor = (config: object) => ({
   evaluator: { strategy: 'harbor', config: { tests_dir: join(scratch, 'tests'), ...config } },
 })
 
-/** The session counts, with the lowest reward. */
+/** Expects a valid session with the lowest reward. */
 function expectLowest(outcome: SessionOutcome, metadata: object = {}): void {
   expect(outcome, JSON.stringify(outcome.failure)).toMatchObject({ grade: { outcome_reward: 0, metadata } })
   expect(isValid(outcome)).toBe(true)
 }
 
-/** Kills each build process of this node, as the kernel does with a process that takes too much memory. */
+/** Kills each build process of this node, as the kernel's out-of-memory killer does. */
 function killBuilds(): Disposable {
   const timer = setInterval(() => {
     for (const thread of readdirSync('/proc/self/task')) {
@@ -59,13 +59,13 @@ function commandOf(pid: string): string {
   }
 }
 
-describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => {
-  test('it ends the graded code with 127', async () => {
+describe('an agent cannot avoid its reward', { timeout: 120_000 }, () => {
+  test('by ending the graded code with exit code 127', async () => {
     expectLowest(await run('call one > a; echo exit 127 > code', command({ command: 'sh code' })), { exit_code: 127 })
   })
 
-  test('it makes the copy of its files fail', async () => {
-    // A path that is longer than any system call takes.
+  test('by making the copy of its files fail', async () => {
+    // A path that is longer than system calls accept.
     const agent = `call one > a; mkdir deep; cd deep
       for i in $(seq 80); do mkdir ${'d'.repeat(250)}; cd ${'d'.repeat(250)} || break; done; echo x > file`
     const outcome = await run(agent, command({ command: 'true' }))
@@ -73,7 +73,7 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
     expect(isValid(outcome)).toBe(true)
   })
 
-  test('it puts a file in the place of the workspace, or a link', async () => {
+  test('by replacing the workspace with a file or a link', async () => {
     for (const trick of ['touch "$PWD"', 'ln -s /proc "$OLDPWD"', 'ln -s / "$OLDPWD"']) {
       const agent = `call one > a; w=$PWD; cd /; chmod -R 000 "$w"; rm -rf "$w"; OLDPWD=$w; PWD=$w; ${trick}; exit 0`
       const outcome = await run(agent, command({ command: 'test -e a && false' }))
@@ -81,7 +81,7 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
     }
   })
 
-  test('it makes the folder of the reward unusable in a copy of all it left', async () => {
+  test('by making the reward folder unusable when the complete state is copied', async () => {
     for (const trick of ['ln -s /proc /logs', 'touch /logs']) {
       const outcome = await run(`call one > a; rm -rf /logs; ${trick}`, harbor({ state: 'everything' }))
       expect(outcome.grade?.outcome_reward, JSON.stringify(outcome.failure)).toBeTypeOf('number')
@@ -89,24 +89,24 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
     }
   })
 
-  test('it kills every process it sees, its harness and the first process of its sandbox too', async () => {
+  test('by killing every process it sees, including its harness and the init process of the sandbox', async () => {
     const outcome = await run('call one > a; kill -9 1; kill -9 -1; kill -9 $$', command({ command: 'false' }))
     expectLowest(outcome)
   })
 
-  test('it starts processes until none can be started', async ({ skip }) => {
+  test('by starting processes up to the process limit', async ({ skip }) => {
     const { runtime } = await stack.opened.runtimes.open(undefined)
     if (!runtime.capabilities.limits.includes('pids')) skip('this machine cannot limit the number of processes')
     const agent = "call one > a; sh -c 'while :; do sleep 1000 & done'; exit 1"
     expectLowest(await run(agent, { ...command({ command: 'false' }), runtime: { pids: 64 } }))
   })
 
-  test('its code makes the grading take longer than it may', async () => {
+  test('by making the grading exceed its time limit', async () => {
     const more = { ...command({ command: 'sh code' }), budgets: { evaluate: 10 } }
     expectLowest(await run("call one > a; echo 'sleep 600' > code", more), { failure: 'evaluator.timeout' })
   })
 
-  test('its calls are too large to build', async () => {
+  test('by making calls that are too large to build', async () => {
     using _ = killBuilds()
     const outcome = await run('call one > a', command({ command: 'true' }))
     expectLowest(outcome, { failure: 'session.too-large', phase: 'build' })
@@ -118,7 +118,7 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
     expect(outcome.artifacts.map(({ path }) => path)).toContain('evaluator/attribution.json')
   })
 
-  test('its last call is one that the engine cannot answer', async () => {
+  test('by making a last call that the engine cannot answer', async () => {
     const outcome = await run('call one > a; call SCRIPT:broken > b; exit 3', command({ command: 'false' }))
     expectLowest(outcome)
     expect(outcome).toMatchObject({
@@ -128,40 +128,49 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
   })
 })
 
-describe('a failure of ours is no reward', { timeout: 120_000 }, () => {
-  function expectOurs(outcome: SessionOutcome, code: string): void {
+describe('a failure of infrastructure gives no reward', { timeout: 120_000 }, () => {
+  function expectInfrastructureFailure(outcome: SessionOutcome, code: string): void {
     expect(outcome.grade).toBeUndefined()
     expect(outcome.failure?.code, outcome.failure?.message).toBe(code)
     expect(isValid(outcome)).toBe(false)
   }
 
-  test('an engine that fails for the first call', async () => {
-    expectOurs(await run('call SCRIPT:broken > a; exit 1', command({ command: 'true' })), 'upstream.failed')
+  test('the engine fails for the first call', async () => {
+    expectInfrastructureFailure(
+      await run('call SCRIPT:broken > a; exit 1', command({ command: 'true' })),
+      'upstream.failed',
+    )
   })
 
-  test('a sandbox of the grader that cannot be prepared', async () => {
+  test('the sandbox of the grader cannot be prepared', async () => {
     const runtime = { prepare: [], eval_prepare: [{ type: 'exec', command: 'exit 3' }] }
-    expectOurs(await run('call one > a', { ...command({ command: 'true' }), runtime }), 'runtime.prepare-failed')
+    expectInfrastructureFailure(
+      await run('call one > a', { ...command({ command: 'true' }), runtime }),
+      'runtime.prepare-failed',
+    )
   })
 
-  test('a program that the image of the grader lacks, though the agent ends with 127 too', async () => {
+  test('the image of the grader lacks a program; exit code 127 caused by the agent still gets the lowest reward', async () => {
     const outcome = await run('call one > a; echo exit 127 > code', command({ command: 'sh code && no-such-program' }))
     expectLowest(outcome)
     const broken = await run('call one > a', command({ command: 'no-such-program' }))
-    expectOurs(broken, 'evaluator.crashed')
+    expectInfrastructureFailure(broken, 'evaluator.crashed')
   })
 
-  test("operator's files that are not there: the agent does not run", async () => {
+  test('files of the operator are missing: the agent does not run', async () => {
     const files = [{ source: join(scratch, 'missing'), target: 'x' }]
     const outcome = await run('call one > a', command({ command: 'true', files }))
-    expectOurs(outcome, 'config.invalid')
+    expectInfrastructureFailure(outcome, 'config.invalid')
     expect(outcome.counts).toBeUndefined()
     const tests = await run('call one > a', harbor({ tests_dir: scratch }))
-    expectOurs(tests, 'config.invalid')
+    expectInfrastructureFailure(tests, 'config.invalid')
   })
 
-  test('a service that grades and does not answer', async () => {
+  test('the grading service does not answer', async () => {
     const config = { url: 'http://127.0.0.1:9/', max_retries: 0 }
-    expectOurs(await run('call one > a', { evaluator: { strategy: 'http', config } }), 'evaluator.crashed')
+    expectInfrastructureFailure(
+      await run('call one > a', { evaluator: { strategy: 'http', config } }),
+      'evaluator.crashed',
+    )
   })
 })

@@ -13,7 +13,7 @@ import { NodeStack, orderOf, shellTask } from '../support/node-stack.ts'
 
 const evaluator = join(import.meta.dirname, '../support/modules/counting-evaluator.ts')
 const nodeProcess = join(import.meta.dirname, '../support/node-process.ts')
-/** In every process of the agent, so that one that survived would be found. */
+/** Set in the environment of every process of the agent, so that surviving processes can be found. */
 const MARK = `polar-crash-${process.pid}`
 
 let scratch: string
@@ -22,23 +22,23 @@ beforeAll(async () => {
 })
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
-/** Where the node dies, how long after it got there, and what becomes of the session. */
-const cases: [state: SessionStatus, delayMs: number, what: 'made again' | 'partial' | 'graded before'][] = [
-  ['INITIALIZING', 0, 'made again'],
-  ['INITIALIZING', 700, 'made again'],
-  ['READY', 0, 'made again'],
+/** The session state in which the node is killed, the delay after its begin, and the expected result. */
+const cases: [state: SessionStatus, delayMs: number, expected: 'repeated' | 'partial' | 'already graded'][] = [
+  ['INITIALIZING', 0, 'repeated'],
+  ['INITIALIZING', 700, 'repeated'],
+  ['READY', 0, 'repeated'],
   ['RUNNING', 0, 'partial'],
   ['RUNNING', 3000, 'partial'],
   ['POST_RUN', 0, 'partial'],
   ['BUILDING', 0, 'partial'],
   ['EVALUATING', 0, 'partial'],
   ['EVALUATING', 1000, 'partial'],
-  ['COMPLETED', 0, 'graded before'],
+  ['COMPLETED', 0, 'already graded'],
 ]
 
 test.each(cases)(
-  'kill -9 %s + %d ms: the session is %s, and nothing is left',
-  async (state, delayMs, what) => {
+  'kill -9 %s + %d ms: the session is %s, and no process or sandbox remains',
+  async (state, delayMs, expected) => {
     const dir = join(scratch, `${state}-${delayMs}`)
     const log = `${dir}.graded`
     const agent = bashAgent(
@@ -55,10 +55,10 @@ test.each(cases)(
     await using stack = await NodeStack.start({ dir, nodeId: 'crashing', modules: [evaluator], script: ANSWER_SCRIPT })
     const [recovered] = stack.node.recovered
     expect(stack.node.recovered).toHaveLength(1)
-    // All that the dead one had is gone before the first session of the new one starts.
-    if (what !== 'made again') await expectNoProcess()
+    // All processes of the killed node end before the first session of its successor starts.
+    if (expected !== 'repeated') await expectNoProcess()
     let outcome: SessionOutcome
-    if (what === 'made again') {
+    if (expected === 'repeated') {
       expect(recovered).toMatchObject({ next: 'again', order: { sessionId: order.sessionId, attempt: 2 } })
       outcome = await stack.node.sessions[0]!.outcome
       expect(outcome).toMatchObject({ status: 'COMPLETED', attempt: 2, grade: { outcome_reward: 0.5 } })
@@ -66,12 +66,12 @@ test.each(cases)(
       expect(recovered).toMatchObject({ next: 'ended' })
       outcome = (recovered as { outcome: SessionOutcome }).outcome
       expect(stack.node.sessions).toEqual([])
-      if (what === 'partial') {
+      if (expected === 'partial') {
         expect(outcome).toMatchObject({ status: 'ERROR', failure: { code: 'session.node-lost' } })
         expect(outcome.grade).toBeUndefined()
       } else expect(outcome).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 0.5 } })
     }
-    // Captured calls survive, and are counted as what they are.
+    // Captured calls are kept and counted.
     const record = await createCallLogReader({ dir: join(dir, 'sessions') }).load(order.sessionId, { salvage: true })
     const captured = record.turns.filter(({ response }) => response !== undefined).length
     if (state !== 'RUNNING' || delayMs > 0) expect(captured).toBe(2)
@@ -79,7 +79,7 @@ test.each(cases)(
     const graded = (await readFile(log, 'utf8').catch(() => '')).split('\n').filter(Boolean)
     expect(graded.length).toBeLessThanOrEqual(1)
 
-    // And it is over: a third node finds nothing to do.
+    // The recovery is complete: a third node recovers nothing.
     await stack[Symbol.asyncDispose]()
     await using third = await NodeStack.start({ dir, nodeId: 'crashing', modules: [evaluator], script: ANSWER_SCRIPT })
     expect(third.node.recovered).toEqual([])
@@ -97,7 +97,7 @@ async function runUntilKilled(args: string[]): Promise<void> {
   expect(signal).toBe('SIGKILL')
 }
 
-/** Not one process on this machine that was the agent's, or prepared for it. */
+/** Expects that no process of the agent or of its preparation remains on this machine. */
 async function expectNoProcess(): Promise<void> {
   const found: string[] = []
   for (const pid of await readdir('/proc')) {
@@ -108,7 +108,7 @@ async function expectNoProcess(): Promise<void> {
   expect(found).toEqual([])
 }
 
-test('two nodes cannot have one folder', async () => {
+test('two nodes cannot use the same folder', async () => {
   const dir = join(scratch, 'shared')
   await using first = await NodeStack.start({ dir, script: ANSWER_SCRIPT })
   await access(join(first.dir, 'node.lock'))

@@ -18,7 +18,7 @@ async function freePort(): Promise<number> {
   return port
 }
 
-/** An engine in a process of its own, so that it can be killed. */
+/** Starts an engine in its own process, so that it can be killed. */
 async function startEngine(port: number): Promise<ChildProcess> {
   const child = spawn(process.execPath, [main, 'engine', '--port', String(port)], {
     stdio: ['ignore', 'pipe', 'inherit'],
@@ -28,7 +28,7 @@ async function startEngine(port: number): Promise<ChildProcess> {
   return child
 }
 
-test('an engine that is killed while an agent works: upstream, no reward, what was captured is kept, and another session is made', async () => {
+test('a session whose engine is killed fails with an upstream error, keeps its captured calls, gets no reward and is refilled', async () => {
   const port = await freePort()
   const engine = await startEngine(port)
   await using stack = await NodeStack.start({ upstream: `http://127.0.0.1:${port}` })
@@ -61,7 +61,7 @@ test('an engine that is killed while an agent works: upstream, no reward, what w
   expect(first).toMatchObject({ status: 'ERROR', failure: { code: expect.stringMatching(/^upstream\./) } })
   expect(first!.grade).toBeUndefined()
   expect(first!.counts!.trainedCalls).toBeGreaterThan(0)
-  // One that began before the engine was back fares the same, and is made up for in turn.
+  // A refill that starts before the engine is restarted fails too and is refilled in turn.
   expect(others.at(-1)).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
   expect(run.valid).toBe(1)
 }, 120_000)

@@ -34,7 +34,7 @@ function gatewayPids(): number[] {
   })
 }
 
-test('a session is graded though the gateway process is killed twice while it runs', async () => {
+test('a session completes and is graded although the gateway process is killed twice during the run', async () => {
   const calls = bashAgent('for i in $(seq 12); do call "Question $i" > a || true; done; call last > b; touch done')
   const evaluator = { strategy: 'command', config: { command: 'test -e done' } }
   const session = stack.node.submit(orderOf(shellTask(calls, { evaluator })))

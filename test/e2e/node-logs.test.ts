@@ -50,16 +50,16 @@ async function skipWithoutPi(context: TestContext): Promise<void> {
   if (found?.bundle === undefined) context.skip(whyNoHarness(pi))
 }
 
-async function expectLog({ sessionId, artifacts }: SessionOutcome, told: string): Promise<void> {
+async function expectLog({ sessionId, artifacts }: SessionOutcome, expected: string): Promise<void> {
   const logs = artifacts.filter(({ path }) => /^harness\/.+\.jsonl$/.test(path))
   expect(logs).toEqual([{ path: expect.any(String), bytes: expect.any(Number), isCut: false }])
   const text = await readFile(join(stack.dir, 'sessions', sessionId, 'artifacts', logs[0]!.path), 'utf8')
-  expect(text).toContain(told)
+  expect(text).toContain(expected)
   expect(await readdir(join(stack.dir, 'grading'))).toEqual([])
 }
 
-describe('what pi wrote about its own run', () => {
-  test.for(['bubblewrap', 'local'])('is kept with the session (%s)', async (backend, context) => {
+describe('the session log that pi writes', () => {
+  test.for(['bubblewrap', 'local'])('is stored with the session (%s)', async (backend, context) => {
     await skipWithoutPi(context)
     const outcome = await stack.node.submit(orderOf(taskOf({ ...writes, runtime: { backend } }))).outcome
     if (outcome.failure?.code === 'runtime.unavailable') return context.skip(outcome.failure.message)
@@ -68,7 +68,7 @@ describe('what pi wrote about its own run', () => {
   })
 
   test.for(['bubblewrap', 'local'])(
-    'leads to no file of the machine, whatever is planted in it (%s)',
+    'gives no access to files of the host through links or pipes in its folder (%s)',
     async (backend, context) => {
       await skipWithoutPi(context)
       const outcome = await stack.node.submit(orderOf(taskOf({ ...plants, runtime: { backend } }))).outcome
@@ -85,14 +85,14 @@ describe('what pi wrote about its own run', () => {
     },
   )
 
-  test('is kept as well when its time ran out', async (context) => {
+  test('is stored after a timeout too', async (context) => {
     await skipWithoutPi(context)
     const outcome = await stack.node.submit(orderOf(taskOf(waits))).outcome
     expect(outcome).toMatchObject({ status: 'TIMEOUT', counts: { calls: 1 } })
     await expectLog(outcome, 'Now I wait.')
   })
 
-  test('is not looked at when nothing is kept', async (context) => {
+  test('is not collected if artifacts.keep is none', async (context) => {
     await skipWithoutPi(context)
     const artifacts = { keep: 'none', fileMb: 1, totalMb: 1 } as const
     await using other = await NodeStack.start({ script, artifacts, nodeId: `test-${process.pid}-none` })

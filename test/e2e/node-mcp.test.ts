@@ -7,7 +7,9 @@ import { findHarness } from '../../src/node/harness/find-harness.ts'
 import { claudeCode } from '../../src/node/harness/presets/claude-code.ts'
 import { NodeStack, orderOf, taskOf } from '../support/node-stack.ts'
 
-test('an MCP server that did not start is told of, where the harness says nothing', async ({ skip }) => {
+test('an MCP server that did not start is reported as a warning, although the harness does not report it', async ({
+  skip,
+}) => {
   const found = await findHarness(claudeCode, harnessPlaces(undefined, process.env))
   if (found?.bundle === undefined)
     return skip('claude_code is not installed: npm run polar -- harness install claude_code')

@@ -12,8 +12,8 @@ import { bashAgent } from '../support/bash-agent.ts'
 import { NodeStack, orderOf, shellTask } from '../support/node-stack.ts'
 
 const INNOCENT = 20
-/** Far more than any of this takes, so that a slow machine changes nothing. */
-const PATIENCE_SECONDS = 1800
+/** Far longer than any step takes, so that no limit expires on a slow machine. */
+const TIME_LIMIT_SECONDS = 1800
 
 let scratch: string
 let stack: NodeStack
@@ -22,14 +22,14 @@ beforeAll(async () => {
   const script = join(scratch, 'script.yaml')
   await writeFile(script, 'default: { text: well done }\n')
   const widths = StageWidths.parse({ init: 4, ready: 4, run: 12, postrun: 4, backlog: 8 })
-  stack = await NodeStack.start({ script, widths, budgets: { init: PATIENCE_SECONDS, evaluate: PATIENCE_SECONDS } })
+  stack = await NodeStack.start({ script, widths, budgets: { init: TIME_LIMIT_SECONDS, evaluate: TIME_LIMIT_SECONDS } })
 }, 60_000)
 afterAll(async () => {
   await stack?.[Symbol.asyncDispose]()
   await rm(scratch, { recursive: true, force: true })
 })
 
-/** Makes as many calls as its number says, and earns that many twentieths. */
+/** Makes one to three calls and gets the reward `index / INNOCENT`. */
 function innocentTask(index: number): TaskRequest {
   const calls = 1 + (index % 3)
   const agent = bashAgent(
@@ -39,7 +39,7 @@ function innocentTask(index: number): TaskRequest {
   const check = `test "$(cat answered)" -eq ${calls} && cat earned > reward.txt || echo 0 > reward.txt`
   return shellTask(agent, {
     task_id: `innocent-${index}`,
-    timeout_seconds: PATIENCE_SECONDS,
+    timeout_seconds: TIME_LIMIT_SECONDS,
     evaluator: { strategy: 'command', config: { command: check, reward: { file: 'reward.txt' } } },
   })
 }
@@ -61,9 +61,9 @@ function factsOf({ taskId, status, grade, counts, failure }: SessionOutcome): ob
   }
 }
 
-/** Each goes on until it is cancelled, and rests between rounds, so that its cost to the machine is bounded. */
+/** Attacks that run until they are cancelled. Each sleeps between rounds, which bounds its load on the machine. */
 const ENDLESS: Readonly<Record<string, { body: string; runtime?: object; needs?: 'memoryMb' }>> = {
-  // Bodies of eight megabytes that are wrong in every element, and output without end.
+  // Request bodies of eight megabytes in which every element is invalid, and endless output.
   flood: {
     body: `
       { printf '{"model":"tiny","messages":[1'; yes ',1' | head -c 8000000 | tr -d '\\n'; printf ']}'; } > body
@@ -83,16 +83,16 @@ const ENDLESS: Readonly<Record<string, { body: string; runtime?: object; needs?:
   },
 }
 
-/** Ends by itself, so that what it left is built while others work. */
+/** Ends by itself, so that its calls are built while other sessions run. */
 const MANY_CALLS = 'for i in $(seq 400); do call "unrelated $i $RANDOM" > a; done'
 
 function submitAttack(name: string, body: string, runtime: object = {}) {
   const agent = bashAgent(`call one > a; ${body}`)
-  const task = shellTask(agent, { task_id: `attack-${name}`, timeout_seconds: PATIENCE_SECONDS, runtime })
+  const task = shellTask(agent, { task_id: `attack-${name}`, timeout_seconds: TIME_LIMIT_SECONDS, runtime })
   return stack.node.submit(orderOf(task))
 }
 
-/** Its second call comes after the first round. A sandbox without memory may have ended before. */
+/** Resolves after the second call, which follows the first round, or when the session has ended. */
 async function untilAttacking({ sessionId, outcome }: RunningSession): Promise<void> {
   const reader = createCallLogReader({ dir: join(stack.dir, 'sessions') })
   let isOver = false
@@ -104,7 +104,7 @@ async function untilAttacking({ sessionId, outcome }: RunningSession): Promise<v
     )
 }
 
-test('four hostile sessions change no reward of twenty innocent ones', { timeout: 900_000 }, async () => {
+test('four hostile sessions do not change the rewards of twenty innocent sessions', { timeout: 900_000 }, async () => {
   const expected = await runInnocents()
   expect(expected[7]).toMatchObject({ status: 'COMPLETED', reward: 7 / INNOCENT, calls: 2 })
 
@@ -117,13 +117,13 @@ test('four hostile sessions change no reward of twenty innocent ones', { timeout
   for (const session of [calling, flood!, memory!]) await untilAttacking(session)
 
   expect(await runInnocents()).toEqual(expected)
-  // All of them were at it to the end; one that ran out of memory or processes has only harmed itself.
+  // The attacks ran until now; an attack that ran out of memory or processes may have ended its own session only.
   const left = new Set(stack.node.sessions.map(({ sessionId }) => sessionId))
   expect(endless.filter(({ sessionId }) => left.has(sessionId)).length).toBeGreaterThan(0)
   expect(['COMPLETED', 'ERROR']).toContain((await calling.outcome).status)
   for (const session of endless) session.cancel('The test is over.')
   await Promise.all(endless.map(({ outcome }) => outcome))
-  // And the node takes new work.
+  // The node accepts new sessions.
   const after = await stack.node.submit(orderOf(innocentTask(3))).outcome
   expect(factsOf(after)).toEqual(expected[3])
 })

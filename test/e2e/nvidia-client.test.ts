@@ -5,7 +5,7 @@ import { startUp, type UpProcess } from '../support/up-process.ts'
 
 let up: UpProcess
 let client: NvidiaClient
-/** As a gateway node would be, which has a token of its own. */
+/** Client of a gateway node, which uses the node token. */
 let gateway: NvidiaClient
 beforeAll(async () => {
   up = await startUp()
@@ -14,7 +14,7 @@ beforeAll(async () => {
 }, 180_000)
 afterAll(() => up?.[Symbol.asyncDispose]())
 
-const asks = bashAgent('call "What is two and two?" > answer.txt')
+const callsModel = bashAgent('call "What is two and two?" > answer.txt')
 const isNumber = expect.any(Number) as number
 const isText = expect.any(String) as string
 
@@ -65,9 +65,13 @@ function expectTrace(trace: Json): void {
 }
 
 describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
-  test('submits a group, polls, and is called back with the same', async () => {
+  test('submits a group, polls its status, and receives the same result by callback', async () => {
     await using listener = await listenForCallbacks()
-    const task = taskOf(asks, { num_samples: 3, callback_url: listener.url, metadata: { rollout_id: 7, note: 'mine' } })
+    const task = taskOf(callsModel, {
+      num_samples: 3,
+      callback_url: listener.url,
+      metadata: { rollout_id: 7, note: 'mine' },
+    })
     const submitted = await client.post('/rollout/task/submit', task)
     expect(submitted).toEqual({ status: 200, body: { task_id: task.task_id, status: 'running' } })
     const status = await client.submitAndPoll(task)
@@ -108,7 +112,7 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     expect(listener.received[0]!.body).toEqual(taskResult)
   })
 
-  test('an agent whose time runs out is TIMEOUT, and what it did until then is there to be trained on', async () => {
+  test('a session that times out has status TIMEOUT and a trace of its calls', async () => {
     const hangs = bashAgent('call "What is two and two?" > answer.txt; sleep 1000')
     const status = await client.submitAndPoll(taskOf(hangs, { timeout_seconds: 3 }))
     expect(status).toMatchObject({ status: 'completed', total_sessions: 1, completed_sessions: 1 })
@@ -117,17 +121,17 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     expectTrace(status.results[0].trajectory.traces[0])
   })
 
-  test('metadata.agent_timeout is a clock of the agent’s own', async () => {
+  test('metadata.agent_timeout limits the run time of the agent alone', async () => {
     const hangs = bashAgent('call "What is two and two?" > answer.txt; sleep 1000')
     const task = taskOf(hangs, { timeout_seconds: 600, metadata: { agent_timeout: 3.0 } })
     const status = await client.submitAndPoll(task)
     expectResult(status.results[0], status.task_id, 'TIMEOUT')
-    const wrong = await client.post('/rollout/task/submit', taskOf(asks, { metadata: { agent_timeout: -1 } }))
+    const wrong = await client.post('/rollout/task/submit', taskOf(callsModel, { metadata: { agent_timeout: -1 } }))
     expect(wrong.status).toBe(422)
   })
 
-  test('an agent that fails is ERROR, with what it said', async () => {
-    const fails = `${asks}; echo it broke >&2; exit 3`
+  test('a session whose agent fails has status ERROR, an error text and its trace', async () => {
+    const fails = `${callsModel}; echo it broke >&2; exit 3`
     const status = await client.submitAndPoll(taskOf(fails))
     expectResult(status.results[0], status.task_id, 'ERROR')
     expect(status.results[0].error).toEqual(isText)
@@ -135,14 +139,14 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     expectTrace(status.results[0].trajectory.traces[0])
   })
 
-  test('per_request gives a trace for every call', async () => {
+  test('the per_request builder returns one trace per call', async () => {
     const twice = bashAgent('call "One?" > a.txt; call "Two?" > b.txt')
     const status = await client.submitAndPoll(taskOf(twice, { builder: { strategy: 'per_request' } }))
     expect(status.results[0].trajectory.traces).toHaveLength(2)
     status.results[0].trajectory.traces.forEach(expectTrace)
   })
 
-  test('a task that is cancelled says so, with a result for every session', async () => {
+  test('a cancelled task has status cancelled and a result for every session', async () => {
     const task = taskOf('sleep 1000', { num_samples: 2 })
     await client.post('/rollout/task/submit', task)
     const cancelled = await client.delete(`/rollout/task/${task.task_id}`)
@@ -163,8 +167,8 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     expect(await client.delete(`/rollout/task/${task.task_id}`)).toMatchObject({ body: { status: 'cancelled' } })
   })
 
-  test('an id can be cancelled before it is submitted, and is then refused', async () => {
-    const task = taskOf(asks)
+  test('a task id can be cancelled before it is submitted; the submission is then rejected', async () => {
+    const task = taskOf(callsModel)
     const path = `/rollout/task/${task.task_id}`
     expect(await client.delete(path)).toMatchObject({ status: 404, body: { detail: isText } })
     const early = await client.delete(`${path}?register_if_missing=true`)
@@ -172,9 +176,9 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     expect(await client.post('/rollout/task/submit', task)).toMatchObject({ status: 409, body: { detail: isText } })
   })
 
-  test('enough usable sessions stop the rest', async () => {
-    // Only the first to take the folder's lock is done quickly.
-    const command = `if mkdir /tmp/first-${up.process.pid} 2>/dev/null; then ${asks}; else sleep 1000; fi`
+  test('early_stop_min_usable_sessions cancels the remaining sessions', async () => {
+    // Only the session that creates the folder ends quickly.
+    const command = `if mkdir /tmp/first-${up.process.pid} 2>/dev/null; then ${callsModel}; else sleep 1000; fi`
     const task = taskOf(command, {
       num_samples: 3,
       early_stop_min_usable_sessions: 1,
@@ -189,15 +193,15 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     expect(stopped.map(({ polar_status }: Json) => polar_status)).toEqual(['CANCELLED', 'CANCELLED'])
   })
 
-  test('a task whose sessions all fail for reasons of ours is completed with errors, as there, and failed in our words', async () => {
+  test('a task whose sessions all failed because of infrastructure has status completed, as in NVIDIA Polar, and polar_status failed', async () => {
     const runtime = { backend: 'bubblewrap', image: '/no/such/root' }
-    const status = await client.submitAndPoll(taskOf(asks, { runtime }))
+    const status = await client.submitAndPoll(taskOf(callsModel, { runtime }))
     expect(status).toMatchObject({ status: 'completed', polar_status: 'failed', completed_sessions: 1 })
     expectResult(status.results[0], status.task_id, 'ERROR')
     expect(status.results[0].trajectory.traces).toEqual([])
   })
 
-  test('the id of a task that runs: the same task for the same body, 409 for another', async () => {
+  test('submitting the id of a running task again returns that task for the same body and 409 for another body', async () => {
     const task = taskOf('sleep 1000')
     await client.post('/rollout/task/submit', task)
     const again = await client.post('/rollout/task/submit', task)
@@ -207,7 +211,7 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     await client.delete(`/rollout/task/${task.task_id}`)
   })
 
-  test('what is no task is refused in FastAPI’s shape; what is not there is 404', async () => {
+  test('an invalid task is rejected with a FastAPI error body; an unknown task or node returns 404', async () => {
     const wrong = await client.post('/rollout/task/submit', { task_id: 'x', num_samples: 0, surprise: true })
     expect(wrong.status).toBe(422)
     expect(wrong.body.detail).toEqual(
@@ -220,7 +224,7 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
 
   test('tasks and their sessions are listed with all their fields', async () => {
     const since = Date.now() / 1000 - 5
-    const task = taskOf(asks, { num_samples: 2 })
+    const task = taskOf(callsModel, { num_samples: 2 })
     await client.submitAndPoll(task)
     const { body } = await client.get(`/tasks?status=completed&harness=shell&since=${since}&limit=1`)
     expect(body.tasks).toEqual([
@@ -258,7 +262,7 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     }
   })
 
-  test('health, status and nodes', async () => {
+  test('/health, /rollout/status and /nodes return the fields of NVIDIA Polar', async () => {
     expect(await client.get('/health')).toEqual({ status: 200, body: { status: 'ok', nodes: 1 } })
     const { body: nodes } = await client.get('/nodes')
     expect(nodes).toHaveLength(1)
@@ -293,7 +297,7 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     await client.delete(`/rollout/task/${task.task_id}`)
   })
 
-  test('a gateway registers, beats, and is drained; results of sessions that nobody knows are not "accepted"', async () => {
+  test('a gateway registers, sends heartbeats and is drained; results of unknown sessions are rejected', async () => {
     const registration = {
       node_id: 'gateway-7',
       gateway_url: 'http://127.0.0.1:8107',
@@ -324,7 +328,7 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     expect(await gateway.post('/callbacks/session_result', forged)).toMatchObject({ status: 404 })
   })
 
-  test('events: hello first, then every word, in order; a ping when nothing happens', async () => {
+  test('the event stream sends hello first, then every state change in order, and a ping when idle', async () => {
     const ended = new AbortController()
     const seen: { type: string; ts: number; data: Json }[] = []
     const reading = (async () => {
@@ -347,7 +351,7 @@ describe('a client of NVIDIA Polar', { timeout: 120_000 }, () => {
     const all = ['DISPATCHING', 'INITIALIZING', 'READY', 'RUNNING', 'POST_RUN', 'BUILDING', 'EVALUATING', 'COMPLETED']
     for (const id of ids) {
       const words = states.filter((data) => data.session_id === id).map((data) => data.status as string)
-      // Short ones may pass between two reports of the node; what is told is told in order, and the long ones are.
+      // Short states may pass between two reports of the node. Reported states are in order.
       expect(words).toEqual(all.filter((word) => words.includes(word)))
       for (const word of ['DISPATCHING', 'RUNNING', 'EVALUATING', 'COMPLETED']) expect(words).toContain(word)
     }

@@ -9,7 +9,7 @@ import { NodeStack, orderOf, taskOf } from '../support/node-stack.ts'
 import { startPodman } from '../support/podman.ts'
 import { createTinyRepository, type TinyRepository } from '../support/tiny-repository.ts'
 
-/** Tasks of the shape of NVIDIA Polar's examples, on each kind of sandbox that they name, and on the default one. */
+// Tasks in the form of NVIDIA Polar's examples, on each runtime that the examples name and on the default runtime.
 const WORKSPACE = '/polar/session/workspace'
 const TESTBED = '/polar/session/testbed'
 
@@ -18,7 +18,7 @@ const found = findApptainer()
 
 interface Backend {
   name: string
-  /** Why it cannot run here. */
+  /** Why this backend cannot run on this machine. Undefined if it can. */
   missing?: string
   settings?: Record<string, Record<string, unknown>>
   runtime: Record<string, unknown>
@@ -45,15 +45,15 @@ const backends: Backend[] = [
 
 const STARTER = 'echo $(( $1 - $2 ))\n'
 const FIX = `printf 'echo $(( $1 + $2 ))\\n' > calculator.sh`
-/** Fails unless the environment and the folders are what a task of theirs expects. */
-const LOOK = [
+/** Fails unless the environment variables and folders that tasks of NVIDIA Polar expect exist. */
+const CHECK_ENVIRONMENT = [
   `[ "$SESSION_DIR" = /polar/session ] && [ "$ARTIFACTS_DIR" = /polar/session/artifacts ]`,
   `[ "$LOGS_DIR" = /polar/session/logs ] && [ "$AGENT_LOG_DIR" = /polar/session/logs/agent ]`,
   `[ "$TASK_ID" = theirs ] && [ -n "$SESSION_ID" ] && [ -n "$GOOGLE_API_URL" ]`,
   `[ "$(cat /polar/session/prepared)" = "$SESSION_ID" ]`,
   `echo seen > "$AGENT_LOG_DIR/agent.txt" && echo kept > "$ARTIFACTS_DIR/file"`,
 ].join(' && ')
-const agentOf = (work: string): string => bashAgent(`${LOOK} || exit 9; call hello > /dev/null; ${work}`)
+const agentOf = (work: string): string => bashAgent(`${CHECK_ENVIRONMENT} || exit 9; call hello > /dev/null; ${work}`)
 
 const NULLS = { source: null, target: null, command: null, cwd: null, env: null }
 const PREPARE = {
@@ -77,7 +77,7 @@ describe.each(backends)('$name', { timeout: 600_000 }, ({ missing, settings, run
     await writeFile(join(dir, 'test_calculator.sh'), '[ "$(sh calculator.sh 2 2)" = 4 ]\n')
     await writeFile(join(dir, 'stars.png'), Buffer.from([0x89, 0x50, 0x4e, 0x47]))
     if (unusable !== undefined) return
-    // Unpacking an image takes as long as the machine is busy.
+    // On a busy machine unpacking an image takes minutes.
     const budgets = { init: 500, evaluate: 500 }
     stack = await NodeStack.start({ budgets, ...(settings === undefined ? {} : { runtimeSettings: settings }) })
   }, 240_000)
@@ -125,12 +125,12 @@ describe.each(backends)('$name', { timeout: 600_000 }, ({ missing, settings, run
     }
   }
 
-  test('a calculator task runs and is graded', async (context) => {
+  test('a calculator task is run and graded', async (context) => {
     expect(await run(calculator(FIX), context)).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
     expect(await run(calculator('true'), context)).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 0 } })
   })
 
-  test('a task with an image to look at runs', async (context) => {
+  test('a task with a picture as input runs', async (context) => {
     const outcome = await run(
       {
         runtime: { ...runtime, prepare: [PREPARE, upload('stars.png')], network: 'none', workdir: WORKSPACE },
@@ -142,7 +142,7 @@ describe.each(backends)('$name', { timeout: 600_000 }, ({ missing, settings, run
     expect(outcome).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
   })
 
-  test('a SWE task is graded in a sandbox that has not the workspace', async (context) => {
+  test('a SWE task is graded in a sandbox without the workspace', async (context) => {
     const stage = `mkdir -p ${TESTBED} && tar xf /tmp/repository.tar -C ${TESTBED}`
     const archive = { type: 'upload_file', source: repository.archive, target: '/tmp/repository.tar' }
     const copy = `rm -rf ${WORKSPACE} && mkdir -p ${WORKSPACE} "$HOME/.venv/bin" && cp -a ${TESTBED}/. ${WORKSPACE}/ && cd ${WORKSPACE} && (git reset --hard || true) && echo "$SESSION_ID" > /polar/session/prepared`
@@ -182,7 +182,7 @@ describe.each(backends)('$name', { timeout: 600_000 }, ({ missing, settings, run
     expect(await run(swe('echo x > other.txt'), context)).toMatchObject({ grade: { outcome_reward: 0 } })
   })
 
-  test('direct_exec_init_command runs before the first step on Apptainer, and nowhere else', async (context) => {
+  test('direct_exec_init_command runs before the first preparation step, on Apptainer only', async (context) => {
     const isRun = runtime['backend'] === 'apptainer'
     const check = { type: 'exec', command: `${isRun ? '' : '! '}[ -e /polar/session/init ]` }
     const keep = { type: 'exec', command: 'echo "$SESSION_ID" > /polar/session/prepared' }
@@ -198,7 +198,7 @@ describe.each(backends)('$name', { timeout: 600_000 }, ({ missing, settings, run
     expect(outcome).toMatchObject({ status: 'COMPLETED' })
   })
 
-  test('a step that fails without a network says what the task leaves out', async (context) => {
+  test('the failure of a preparation step without network names runtime.allow_internet', async (context) => {
     const failing = { type: 'exec', command: 'echo no host >&2; exit 1' }
     const outcome = await run({ runtime: { ...runtime, prepare: [failing] }, agent: agent('true') }, context)
     expect(outcome).toMatchObject({

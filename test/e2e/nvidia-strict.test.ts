@@ -23,10 +23,10 @@ afterAll(async () => {
   await rm(scratch, { recursive: true, force: true })
 })
 
-const TALK = 'talk "What is two and two?" "Are you sure?" "Say it again." > /dev/null'
+const CONVERSATION = 'talk "What is two and two?" "Are you sure?" "Say it again." > /dev/null'
 
 let count = 0
-/** As the Slime bridge makes them: sandboxes of the machine itself, so that sessions of a test can see each other. */
+/** A task as the Slime bridge submits it, with the local runtime, so that sessions of a test share the file system. */
 function taskOf(command: string, more: object = {}): { task_id: string } & Record<string, Json> {
   return {
     task_id: `polar-slime-0-${count++}`,
@@ -42,10 +42,10 @@ function taskOf(command: string, more: object = {}): { task_id: string } & Recor
   }
 }
 
-/** Takes the place that is free among the sessions of a task: `$n` is 1, 2, 3 … */
-const TAKE_PLACE = (name: string) => `n=0; until mkdir "${scratch}/${name}-$((++n))" 2>/dev/null; do :; done`
+/** Sets `$n` to a number that is unique among the sessions of a task: 1, 2, 3 … */
+const NUMBER_SESSION = (name: string) => `n=0; until mkdir "${scratch}/${name}-$((++n))" 2>/dev/null; do :; done`
 
-/** Both versions of their models take it; what they read is the same. */
+/** Parses the body with both versions of NVIDIA's models, which must return the same value. */
 function readStrictly(kind: 'TaskStatus' | 'TaskResult', body: Json): NvidiaTaskResult {
   const base = nvidiaModels.base[kind].parse(body)
   const later = nvidiaModels.later[kind].parse(body)
@@ -66,15 +66,15 @@ function expectAligned({ results }: NvidiaTaskResult): void {
 }
 
 describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, () => {
-  test('reads a group of conversations with every field it looks for', async () => {
-    const task = taskOf(talkingAgent(TALK), { num_samples: 2, metadata: { group_id: 41, rollout_step: 2 } })
+  test('parses a group of conversations with every field it requires', async () => {
+    const task = taskOf(talkingAgent(CONVERSATION), { num_samples: 2, metadata: { group_id: 41, rollout_step: 2 } })
     const status = readStrictly('TaskStatus', await client.submitAndPoll(task))
     expect(status.status).toBe('completed')
     expectAligned(status)
     for (const result of status.results) {
       expect(sampleStatuses(result)).toHaveLength(1)
       const [trace] = result.trajectory.traces
-      // Three calls in one trace, with what the user said between them masked.
+      // Three calls in one trace; the user messages between them are masked.
       expect(new Set(trace!.loss_mask)).toEqual(new Set([0, 1]))
       expect(trace!.metadata['group_id']).toBe(41)
       expect(trace!.metadata['calls']).toHaveLength(3)
@@ -92,7 +92,7 @@ describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, (
     }
   })
 
-  test('takes a task as model_dump() writes it, with fields of other versions, and says what was ignored', async () => {
+  test('submits a task as written by model_dump(); unknown fields of other versions are ignored with a warning', async () => {
     const runtime = {
       backend: 'local',
       image: null,
@@ -108,7 +108,7 @@ describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, (
     expect(readStrictly('TaskStatus', await client.submitAndPoll(task)).results).toHaveLength(1)
   })
 
-  test('uses a token in the URL for every request, as httpx does', async () => {
+  test('authenticates with a token in the URL, which httpx sends as Basic authorization', async () => {
     const authorization = `Basic ${Buffer.from(`x:${up.tokens.trainer}`).toString('base64')}`
     for (const [method, path] of [
       ['GET', '/rollout/status'],
@@ -118,7 +118,7 @@ describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, (
     }
   })
 
-  test('is told at once of a task that no node can run', async () => {
+  test('gets 503 at submission for a task that no node can run', async () => {
     const refused = await client.post(
       '/rollout/task/submit',
       taskOf('true', { runtime: { backend: 'local', gpus: 1 } }),
@@ -126,7 +126,7 @@ describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, (
     expect(refused).toMatchObject({ status: 503, body: { detail: expect.stringContaining('gpu') } })
   })
 
-  test('gets new work for a finished id, with the same body or another', async () => {
+  test('gets new sessions when it submits a finished task id again, with the same or another body', async () => {
     const task = taskOf(bashAgent('call "Hello." > /dev/null'), { num_samples: 1 })
     const first = readStrictly('TaskStatus', await client.submitAndPoll(task))
     const second = readStrictly('TaskStatus', await client.submitAndPoll(task))
@@ -135,21 +135,27 @@ describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, (
     expect(new Set(ids).size).toBe(3)
   })
 
-  test('reads 3 × 4 conversations with a timeout, a failure, an early stop and a server that was killed', async () => {
+  test('parses 3 × 4 conversations with a timeout, a failure, an early stop and a killed server', async () => {
     await using listener = await listenForCallbacks()
     const gate = join(scratch, 'gate')
     const callback_url = listener.url
-    const mixed = taskOf(talkingAgent(`${TAKE_PLACE('mixed')}; ${TALK}; case $n in 1) sleep 1000;; 2) exit 3;; esac`), {
-      callback_url,
-      metadata: { group_id: 1, agent_timeout: 40 },
-    })
-    const early = taskOf(talkingAgent(`${TAKE_PLACE('early')}; ${TALK}; if [ $n -gt 2 ]; then sleep 1000; fi`), {
-      callback_url,
-      early_stop_min_usable_sessions: 2,
-    })
-    const kept = taskOf(talkingAgent(`until [ -e "${gate}" ]; do sleep 0.2; done; ${TALK}`), { callback_url })
+    const mixed = taskOf(
+      talkingAgent(`${NUMBER_SESSION('mixed')}; ${CONVERSATION}; case $n in 1) sleep 1000;; 2) exit 3;; esac`),
+      {
+        callback_url,
+        metadata: { group_id: 1, agent_timeout: 40 },
+      },
+    )
+    const early = taskOf(
+      talkingAgent(`${NUMBER_SESSION('early')}; ${CONVERSATION}; if [ $n -gt 2 ]; then sleep 1000; fi`),
+      {
+        callback_url,
+        early_stop_min_usable_sessions: 2,
+      },
+    )
+    const kept = taskOf(talkingAgent(`until [ -e "${gate}" ]; do sleep 0.2; done; ${CONVERSATION}`), { callback_url })
     expect(await client.post('/rollout/task/submit', mixed)).toMatchObject({ status: 200 })
-    // The others come once only the one that is to run out of time is left: they must not slow down its neighbours.
+    // Submits the other tasks when only the session that is to time out still runs, to slow down no other session.
     const ended = async () => (await client.get(`/rollout/task/${mixed.task_id}`)).body.completed_sessions
     await expect.poll(ended, { timeout: 120_000, interval: 300 }).toBeGreaterThanOrEqual(3)
     for (const task of [early, kept]) {
@@ -185,7 +191,7 @@ describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, (
       ['COMPLETED', 'COMPLETED', 'ERROR', 'ERROR'],
       ['COMPLETED', 'COMPLETED', 'COMPLETED', 'COMPLETED'],
     ])
-    // The agent that ran out of time is trained on, the one that failed is not, and those that were stopped have no trace.
+    // The session that timed out is trained, the failed session is not, and the stopped sessions have no trace.
     expect(made[0]!.filter((word) => word === 'FAILED')).toHaveLength(1)
     expect(made[0]!.filter((word) => word === 'ABORTED')).toHaveLength(0)
     expect(made.map((group) => group.length)).toEqual([4, 2, 4])

@@ -53,7 +53,7 @@ describe('the published packages', () => {
   }, 600_000)
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-  test('the tarball holds the built code, the examples, the README and the licence, nothing else', () => {
+  test('the tarball contains only the built code, the examples, the README and the licence', () => {
     expect(files).toContain('dist/cli/main.js')
     expect(files).toContain('dist/index.d.ts')
     expect(files.filter((file) => !/^(dist|examples\/(scripts|tasks))\//.test(file)).toSorted()).toEqual([
@@ -63,42 +63,42 @@ describe('the published packages', () => {
     ])
   })
 
-  test('the tarball holds the programs in other languages', () => {
+  test('the tarball contains the programs in other languages', () => {
     const programs = globSync('**/*.{cjs,mjs,pl,py,sh}', { cwd: join(root, 'src') })
     expect(files).toEqual(expect.arrayContaining(programs.map((file) => `dist/${file}`)))
     expect(programs).toContain('node/sandbox/linux/network/listen.pl')
   })
 
-  test('the tarball holds no tests', () => {
+  test('the tarball contains no tests', () => {
     expect(files.filter((file) => /\.(test|contract)\./.test(file))).toEqual([])
   })
 
-  test('the built code names no TypeScript source in a URL', () => {
+  test('the built code contains no URL of a TypeScript source', () => {
     const code = files.filter((file) => file.endsWith('.js'))
     expect(
       code.filter((file) => /new URL\(['"][^'"]*\.ts['"]/.test(readFileSync(join(directory, file), 'utf8'))),
     ).toEqual([])
   })
 
-  test('the command prints its help', () => {
+  test('polar --help prints the help text', () => {
     expect(run(process.execPath, ['package/dist/cli/main.js', '--help'])).toContain('polar')
   })
 
-  test('the library example runs a task with everything in one process', ({ skip }) => {
-    const places = harnessPlaces(undefined, process.env)
-    if (!existsSync(installFolder(pi, places.dir))) skip(whyNoHarness(pi))
+  test('the library example runs a task in one process', ({ skip }) => {
+    const harnessFolders = harnessPlaces(undefined, process.env)
+    if (!existsSync(installFolder(pi, harnessFolders.dir))) skip(whyNoHarness(pi))
     const program = join(directory, 'program')
     mkdirSync(join(program, 'node_modules'), { recursive: true })
     writeFileSync(join(program, 'package.json'), '{ "type": "module" }')
     symlinkSync(join(directory, 'package'), join(program, 'node_modules/polar-rl'))
     cpSync(join(root, 'examples/library/run.ts'), join(program, 'run.ts'))
     cpSync(join(root, 'examples/scripts/hello.yaml'), join(program, 'hello.yaml'))
-    const env = { ...process.env, POLAR_HARNESS_DIR: places.dir }
+    const env = { ...process.env, POLAR_HARNESS_DIR: harnessFolders.dir }
     const output = execFileSync(process.execPath, ['run.ts'], { cwd: program, encoding: 'utf8', env })
     expect(output.trim().split('\n')).toEqual([expect.stringMatching(/^\S+ 1$/), expect.stringMatching(/^\S+ 1$/)])
   })
 
-  test('without optional dependencies polar works with an engine by URL, and names the package it misses otherwise', async () => {
+  test('without optional dependencies polar works with --engine-url, and polar engine names the missing package', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'polar-install-'))
     try {
       run('npm', ['install', '--omit=optional', '--no-audit', '--no-fund', join(directory, tarball)], folder)
@@ -107,8 +107,8 @@ describe('the published packages', () => {
       const missing = spawnSync(process.execPath, [polar, 'engine'], { cwd: folder, encoding: 'utf8' })
       expect(missing).toMatchObject({ status: 2, stderr: expect.stringContaining('npm install @polar-rl/tiny-engine') })
       await using engine = await startEngine()
-      const ask = `fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' }, body: JSON.stringify({ model: process.env.POLAR_MODEL, max_tokens: 4, messages: [{ role: 'user', content: 'Hi' }] }) }).then(async (r) => { if (!r.ok) throw new Error(await r.text()) })`
-      const record = ['record', '--engine-url', engine.url, '--out', 'out', '--', process.execPath, '-e', ask]
+      const callEngine = `fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' }, body: JSON.stringify({ model: process.env.POLAR_MODEL, max_tokens: 4, messages: [{ role: 'user', content: 'Hi' }] }) }).then(async (r) => { if (!r.ok) throw new Error(await r.text()) })`
+      const record = ['record', '--engine-url', engine.url, '--out', 'out', '--', process.execPath, '-e', callEngine]
       await promisify(execFile)(process.execPath, [polar, ...record], { cwd: folder })
       const samples = run(process.execPath, [polar, 'export', 'all', '--from', 'out', '--format', 'jsonl'], folder)
       expect(

@@ -40,7 +40,7 @@ function polar(args: readonly string[], cwd: string): { stdout: string; stderr: 
   return spawnSync(process.execPath, [join(root, 'src/cli/main.ts'), ...args], { cwd, encoding: 'utf8' })
 }
 
-/** Runs the real CLI through the gateway; gives its output, the captured session, and what the engine says it did. */
+/** Runs the real CLI through the gateway. Returns its output, the captured session and the log of the engine. */
 async function recordPi(
   name: string,
   prompt: string,
@@ -79,7 +79,7 @@ function expectSameAsEngine(session: Shown, engine: readonly EngineCall[]): void
 }
 
 describe('the real pi CLI, unmodified, through the gateway', () => {
-  test('a tool-using task on scripted turns: files are really written, every token is the engine’s', async () => {
+  test('a tool-using task with scripted turns: pi writes the files, and every recorded token equals the token of the engine', async () => {
     const prompt = 'SCRIPT:hello Write hello.py that greets the world, and run it.'
     const { stdout, stderr, session, engine, cwd, out } = await recordPi('task', prompt, [
       '--script',
@@ -91,12 +91,12 @@ describe('the real pi CLI, unmodified, through the gateway', () => {
     expect(session.calls.map((call) => call.choices[0]?.finish_reason)).toEqual(['tool-calls', 'tool-calls', 'stop'])
     expectSameAsEngine(session, engine)
 
-    // What pi did with the answers: it ran the call and sent the output back.
+    // pi ran the tool call and sent its output back.
     const last = session.calls[2]?.request.messages ?? []
     expect(last.map((message) => message.role)).toEqual(['developer', 'user', 'assistant', 'tool', 'assistant', 'tool'])
     expect(JSON.stringify(last[5]?.content)).toContain('Hello, world')
 
-    // The sampled ids decode to the turn as it was played, template and all.
+    // The sampled ids decode to the scripted turn, including the chat template.
     const first = session.calls[0]?.choices[0]
     expect(tokenizer.decode(first?.token_ids ?? [], { skipSpecialTokens: false })).toBe(
       '<think>\nA small program. I write the file first, then I run it.\n</think>\n\nI will write the program.\n' +
@@ -114,7 +114,7 @@ describe('the real pi CLI, unmodified, through the gateway', () => {
     expect(traces.every((trace) => trace.loss_mask.every((bit) => bit === 1))).toBe(true)
   })
 
-  test('a plain question to the tiny model: what pi prints is what the sampled ids decode to', async () => {
+  test('a plain question to the tiny model: pi prints the text that the sampled ids decode to', async () => {
     const { stdout, session, engine } = await recordPi('question', 'What can you do? Answer in one sentence.', [])
     expect(session.calls).toHaveLength(1)
     expectSameAsEngine(session, engine)

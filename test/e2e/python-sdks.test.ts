@@ -24,7 +24,7 @@ scenarios:
         - { name: read, arguments: { path: "a b.txt" } }
 `
 
-test('the vendors’ Python SDKs read every API as the turn we stored', async ({ skip }) => {
+test('the vendors’ Python SDKs parse the stored turn from every API', async ({ skip }) => {
   if (missing !== undefined) skip(`the Python SDKs cannot be installed here: ${missing}`)
   await using stack = await Stack.start({ script: SCRIPT })
   const env = { ...process.env, POLAR_BASE_URL: stack.session.baseUrl, POLAR_API_KEY: stack.session.key }

@@ -33,7 +33,7 @@ async function writeScript(text: string): Promise<string> {
   return file
 }
 
-/** The last user message of the only call, as the harness sent it. */
+/** Returns the last user message of the only call, as the harness sent it. */
 async function recordedPrompt(): Promise<string> {
   const reader = createCallLogReader({ dir: join(scratch, '.polar/sessions') })
   const [id = ''] = await reader.list()
@@ -43,7 +43,7 @@ async function recordedPrompt(): Promise<string> {
 }
 
 describe('polar record --harness', () => {
-  test('hands over a prompt of 150 KB that looks like flags and like shell, every character of it', async () => {
+  test('passes a prompt of 150 KB that contains flags and shell syntax unchanged', async () => {
     const prompt = `--help $(id) "quoted" 'and' \\ back\n@file /command\n${'Line with ünïcode ☃.\n'.repeat(7000)}end`
     await writeFile(join(scratch, 'prompt.md'), prompt)
     const script = await writeScript('default: { text: "Read." }\nmodel: { context_tokens: 400000 }\n')
@@ -53,7 +53,7 @@ describe('polar record --harness', () => {
     expect(await recordedPrompt()).toBe(prompt)
   })
 
-  test('gives more words to the harness, and its end in the JSON summary', async () => {
+  test('passes arguments after -- to the harness, and reports how the harness ended in the JSON summary', async () => {
     const script = await writeScript('default: { text: "Read." }\n')
     const run = polar(['record', '--harness', 'pi', '--script', script, '--json', 'Who?', '--', '--mode', 'json'])
     expect(run.status, String(run.stderr)).toBe(0)
@@ -61,7 +61,7 @@ describe('polar record --harness', () => {
     expect(run.stderr).toContain('"type":"agent_end"')
   })
 
-  test('tells the harness the context size that the engine serves', async () => {
+  test('configures the harness with the context size of the engine', async () => {
     const script = await writeScript('default: { text: "Read." }\nmodel: { context_tokens: 8192 }\n')
     const run = polar(['record', '--harness', 'pi', '--script', script, 'Who?'])
     expect(run.status, String(run.stderr)).toBe(0)
@@ -70,7 +70,7 @@ describe('polar record --harness', () => {
     expect(JSON.parse(turns[0]?.request ?? '')).toMatchObject({ max_completion_tokens: 2048 })
   })
 
-  test('runs a command of the user’s with the instruction in a file', async () => {
+  test('runs a custom shell command with the instruction in a file', async () => {
     const script = await writeScript('default: { text: "Heard." }\n')
     const agent = join(scratch, 'agent.yaml')
     const call = `import { readFileSync } from 'node:fs'
@@ -88,7 +88,7 @@ console.log((await answer.json()).choices[0].message.content)
     expect(await recordedPrompt()).toBe('Say "it".')
   })
 
-  test('leaves no home behind, also when it is interrupted', async () => {
+  test('removes the HOME directory of the harness, also after an interrupt', async () => {
     const script = await writeScript('default: { text: "Late.", first_token_ms: 120000 }\n')
     const child = spawn(process.execPath, [main, 'record', '--harness', 'pi', '--script', script, 'Who?'], {
       cwd: scratch,
@@ -103,7 +103,7 @@ console.log((await answer.json()).choices[0].message.content)
     expect(await homes()).toEqual([])
   })
 
-  test('says how to install what is not here', () => {
+  test('names the install command of a missing harness', () => {
     const run = polar(['record', '--harness', 'codex', '--harness-dir', 'none', 'Who?'], { PATH: '/usr/bin:/bin' })
     expect(run.status).toBe(1)
     expect(run.stderr).toMatch(/Codex 0\.\d+\.\d+ is not installed.*polar harness install codex --dir none\n$/)
@@ -122,14 +122,14 @@ console.log((await answer.json()).choices[0].message.content)
     [['harness'], 'name an action: ls, install or check'],
     [['harness', 'install'], 'name the harnesses to install'],
     [['harness', 'install', 'shell'], 'Unknown harness "shell". Harnesses: codex,'],
-  ])('refuses %j', (args, message) => {
+  ])('rejects %j', (args, message) => {
     const run = polar(args)
     expect(run.status).toBe(2)
     expect(run.stderr).toContain(message)
   })
 })
 
-test('polar harness ls names every harness and where it was found', () => {
+test('polar harness ls lists every harness and its path', () => {
   const run = polar(['harness', 'ls', '--json', '--dir', 'none'])
   expect(run.status).toBe(0)
   const rows = JSON.parse(String(run.stdout)) as { name: string; version: string; path: string | null }[]
@@ -145,7 +145,7 @@ async function homes(): Promise<string[]> {
   return (await readdir(scratch)).filter((name) => name.startsWith('polar-home-'))
 }
 
-/** Until the harness has asked the model. */
+/** Resolves when the harness has called the model. */
 async function untilCalled(): Promise<void> {
   const dir = join(scratch, '.polar/sessions')
   for (let i = 0; i < 300; i++) {

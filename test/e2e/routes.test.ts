@@ -25,8 +25,8 @@ async function send(
 const anthropic = { 'anthropic-version': '2023-06-01' }
 const google = { contents: [{ role: 'user', parts: [{ text: 'hi' }] }] }
 
-describe('what is not a generation', () => {
-  test('counts tokens and lists models in each API, refuses typos, and records no turn', async () => {
+describe('routes without generation', () => {
+  test('token counts and model lists work in each API, unknown paths are rejected, and no turn is recorded', async () => {
     await using quiet = await Stack.start({ script: 'default: { text: fine }' })
     const loud = stack
     stack = quiet
@@ -89,7 +89,7 @@ describe('1,000 hostile bodies per API over HTTP', () => {
     ['google', '/v1beta/models/tiny:generateContent', { ...google, generationConfig: { maxOutputTokens: 9 } }, {}],
   ]
 
-  test.each(apis)('%s: never a 5xx, and it still serves', async (_, path, good, headers) => {
+  test.each(apis)('%s: never returns 5xx, and answers a valid request afterwards', async (_, path, good, headers) => {
     const keys = Object.keys(good)
     const statuses = new Map<number, number>()
     await fc.assert(

@@ -49,7 +49,7 @@ const task = {
 }
 
 describe('polar run', { timeout: 120_000 }, () => {
-  test('samples of a task become sessions with rewards, which export reads as they are', async () => {
+  test('each sample of a task becomes a session with a reward that the printed export command reads', async () => {
     const file = await write('good.yaml', { ...task, num_samples: 3 })
     const { code, stdout } = await polar('run', file, '--out', 'good')
     expect(code).toBe(0)
@@ -58,14 +58,14 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(sessions).toHaveLength(3)
     const scores = (await readFile(join(dir, 'good/scores.jsonl'), 'utf8')).trim().split('\n')
     expect(scores.map((line) => (JSON.parse(line) as { outcome_reward: number }).outcome_reward)).toEqual([1, 1, 1])
-    const said = /^Train +polar (.*)$/m.exec(stdout)![1]!
-    const exported = await polar(...said.split(' '))
+    const exportCommand = /^Train +polar (.*)$/m.exec(stdout)![1]!
+    const exported = await polar(...exportCommand.split(' '))
     expect(exported).toMatchObject({ code: 0 })
     const rows = (await readFile(join(dir, 'traces.jsonl'), 'utf8')).trim().split('\n')
     expect(rows.map((row) => (JSON.parse(row) as { reward: unknown }).reward)).toHaveLength(3)
   })
 
-  test('all mistakes of all tasks are found before an engine is asked or a session starts', async () => {
+  test('all errors of all tasks are reported before a session starts or the engine is called', async () => {
     const upload = { type: 'upload_file', source: 'none.txt', target: 'none.txt' }
     const one = await write('mistakes.yaml', { ...task, evaluator: { strategy: 'nope' } }, task, {
       ...task,
@@ -89,7 +89,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(await readdir(dir)).not.toContain('none')
   })
 
-  test('a configured bwrap is used, and when it does not work the run is refused instead of run without isolation', async () => {
+  test('the configured bwrap is used; if it does not work, the run is rejected instead of run without isolation', async () => {
     const cwd = await mkdtemp(join(dir, 'configured-'))
     await writeFile(
       join(cwd, 'polar.yaml'),
@@ -123,7 +123,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(local.code).toBe(0)
   })
 
-  test('a task that names local runs as root only where --runtime says local too', async () => {
+  test('a task with runtime local runs as root only with --runtime local', async () => {
     const file = await write('named.yaml', { ...task, runtime: { backend: 'local' } })
     const { code, stdout } = await polar('run', file, ...SCRIPTED, '--out', 'named')
     if (process.getuid?.() !== 0) return expect(code).toBe(0)
@@ -132,7 +132,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect((await polar('run', file, ...SCRIPTED, '--out', 'named-twice', '--runtime', 'local')).code).toBe(0)
   })
 
-  test('two runs into one folder are two groups, and export takes the last run', async () => {
+  test('two runs into one folder are two groups, and export uses the last run', async () => {
     const trainCommands: string[] = []
     for (const reward of [1, 0]) {
       const graded = {
@@ -179,7 +179,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect((await polar('show', 'last', '--from', 'twice/sessions')).code).toBe(0)
   })
 
-  test('--json gives one outcome a line, and a session that is not the policy’s doing is made up for', async () => {
+  test('--json prints one outcome per line, and a session that failed because of infrastructure is refilled', async () => {
     const file = await write('broken.yaml', { ...task, agent: shell('exit 9') })
     const { code, stdout } = await polar('run', file, ...SCRIPTED, '--out', 'broken', '--json', '--refills', '2')
     const outcomes = stdout
@@ -191,21 +191,21 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(outcomes.every(({ grade }) => grade === undefined)).toBe(true)
   })
 
-  test('a mistake of the task is not tried again', async () => {
+  test('a session with an invalid task is not refilled', async () => {
     const file = await write('wrong.yaml', { ...task, runtime: { kwargs: { volumes: ['nonsense'] } } })
     const { code, stdout } = await polar('run', file, ...SCRIPTED, '--out', 'wrong', '--json')
     expect(code).toBe(1)
     expect(JSON.parse(stdout)).toMatchObject({ failure: { code: 'config.invalid' } })
   })
 
-  test('what is wrong with the tasks is said all at once, before anything starts', async () => {
+  test('all schema errors of the task file are reported together, before a session starts', async () => {
     const file = await write('bad.yaml', { ...task, num_sample: 3 }, { ...task, agent: {}, timeout_seconds: -1 })
     const { code, stderr } = await polar('run', file)
     expect(code).toBe(2)
     for (const word of ['num_sample', 'timeout_seconds', 'exactly one of harness']) expect(stderr).toContain(word)
   })
 
-  test('an interrupt ends it in order: what was captured is there, and no sandbox is left', async () => {
+  test('an interrupt cancels the run: captured calls are kept, and no sandbox remains', async () => {
     const agent = shell(bashAgent('call one > a; echo captured; sleep 600'))
     const file = await write('long.yaml', { ...task, agent })
     const child = start('run', file, ...SCRIPTED, '--out', 'long', '--json')
@@ -230,7 +230,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(left.filter((path) => /sandboxes\/[^/]*agent-/.test(path))).toEqual([])
   })
 
-  test('a run that was killed is taken up by the next: sessions are made again, and grades without a line get one', async () => {
+  test('the next run recovers a killed run: it repeats the sessions and adds missing lines to scores.jsonl', async () => {
     const agent = shell(bashAgent('call one > answer.txt'))
     const slow = { runtime: { prepare: [{ type: 'exec', command: 'sleep 3' }] } }
     const file = await write('killed.yaml', { ...task, ...slow, agent })

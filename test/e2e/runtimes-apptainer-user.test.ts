@@ -1,4 +1,4 @@
-// Everything that runtimes-apptainer.test.ts shows, but as somebody without rights: each test file has a process of its own.
+// Runs runtimes-apptainer.test.ts as a user without privileges. Each test file has its own process.
 import { findApptainer } from '../support/apptainer.ts'
 
 if (process.getuid?.() === 0) {

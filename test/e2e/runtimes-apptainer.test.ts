@@ -17,9 +17,9 @@ import { isAlive } from '../../src/node/sandbox/linux/process/processes.ts'
 import { findApptainer, type Apptainer } from '../support/apptainer.ts'
 
 const source = fileURLToPath(new URL('../../src/node/sandbox/runtimes/apptainer.ts', import.meta.url))
-/** Set by runtimes-apptainer-user.test.ts, which is somebody else by now. */
+/** Set by runtimes-apptainer-user.test.ts before it changes to another user. */
 const found = globalThis.sharedApptainer ?? findApptainer()
-/** Whom the Apptainer of scripts/install-apptainer.ts knows. */
+/** A user id that the Apptainer of scripts/install-apptainer.ts knows. */
 const USER = 1_900_001
 const who = process.getuid?.() === 0 ? 'as root' : 'as an ordinary user'
 
@@ -71,7 +71,7 @@ function describeOptions({ program, image }: Apptainer): void {
     })
     afterAll(() => rm(dir, { recursive: true, force: true }))
 
-    test('check() says what is missing', async () => {
+    test('check() names the missing program or image', async () => {
       const signal = AbortSignal.timeout(30_000)
       await using without = open({ program: ['no-such-apptainer'] })
       expect(await without.check(signal)).toMatchObject({
@@ -99,7 +99,7 @@ function describeOptions({ program, image }: Apptainer): void {
       expect(await unnamed.list()).toEqual([])
     })
 
-    test('an image that is not there is told apart from one that is not named', async () => {
+    test('start() fails with runtime.image-missing for a missing image and with runtime.unsupported without an image', async () => {
       await using runtime = open({})
       const signal = AbortSignal.timeout(30_000)
       await expect(runtime.start(toSpec(), signal)).rejects.toMatchObject({ code: 'runtime.unsupported' })
@@ -107,7 +107,7 @@ function describeOptions({ program, image }: Apptainer): void {
       await expect(runtime.start(missing, signal)).rejects.toMatchObject({ code: 'runtime.image-missing' })
     })
 
-    test('what an image brings along can be changed, and stays as it was', async () => {
+    test('a sandbox can change the files of its image; the image itself does not change', async () => {
       await using runtime = open({ image: own })
       await using sandbox = await runtime.start(toSpec({ workdir: '/testbed' }), AbortSignal.timeout(30_000))
       const script =
@@ -122,7 +122,7 @@ function describeOptions({ program, image }: Apptainer): void {
       expect(await readdir(join(own, 'testbed', 'src'))).toEqual(['a'])
     })
 
-    test('mounts may be called anything, lie in each other and in the workdir, and stay whose they are', async () => {
+    test('mounts can have unusual names, be nested and lie in the workdir, and their files keep their owners', async () => {
       const [outer, inner] = [join(dir, 'odd, "na:me'), join(dir, 'inner')]
       await mkdir(join(outer, 'inner'), { recursive: true })
       await mkdir(inner)
@@ -146,7 +146,7 @@ function describeOptions({ program, image }: Apptainer): void {
       expect((await readdir(inner)).toSorted()).toEqual(['file', 'new'])
     })
 
-    /** With little compression: it takes ten times as long otherwise. */
+    /** Builds a SIF file with low compression, which is ten times as fast as the default. */
     async function buildSif(): Promise<string> {
       const sif = join(dir, 'image.sif')
       if (existsSync(sif)) return sif
@@ -158,7 +158,7 @@ function describeOptions({ program, image }: Apptainer): void {
     const change =
       'cat code src/a; echo $FROM_IMAGE; echo new > code && rm -r src && mkdir src && ls -A src; touch x; exit 5'
 
-    test('a SIF file is an image as well; who needs FUSE for it and may not use it is told', async () => {
+    test('a sandbox starts from a SIF file; check() reports missing access to /dev/fuse', async () => {
       const sif = await buildSif()
       await using runtime = open({ image: sif })
       if (process.getuid?.() !== 0 && !mayUse('/dev/fuse')) {
@@ -172,38 +172,38 @@ function describeOptions({ program, image }: Apptainer): void {
       expect(performance.now() - before).toBeLessThan(PROMPTLY_MS)
     })
 
-    test('an ordinary user starts from a SIF file by FUSE, and nothing of that stays', async (context) => {
+    test('an ordinary user starts a sandbox from a SIF file with FUSE, and no FUSE process remains', async (context) => {
       if (process.getuid?.() !== 0) return context.skip('root has to open /dev/fuse for it')
       const theirs = findApptainer({ isForOthers: true })
       if (typeof theirs === 'string') return context.skip(theirs)
       using _ = theirs
       const sif = await buildSif()
       const config = { kind: 'apptainer', program: theirs.program, image: sif }
-      const place = await mkdtemp(join(dir, 'user-'))
+      const dataDir = await mkdtemp(join(dir, 'user-'))
       await chmod(dir, 0o755)
-      await chown(place, USER, USER)
+      await chown(dataDir, USER, USER)
       const script = `
 process.setgroups([]); process.setgid(${USER}); process.setuid(${USER})
 const { apptainer } = await import(${JSON.stringify(source)})
-const runtime = apptainer.create(apptainer.config.parse(${JSON.stringify(config)}), { dir: ${JSON.stringify(place)}, now: Date.now })
+const runtime = apptainer.create(apptainer.config.parse(${JSON.stringify(config)}), { dir: ${JSON.stringify(dataDir)}, now: Date.now })
 const sandbox = await runtime.start(${JSON.stringify(toSpec({ workdir: '/testbed' }))}, AbortSignal.timeout(30000))
 const execution = await sandbox.exec({ command: ['bash', '-c', ${JSON.stringify(change)}], leftovers: 'end' })
 for await (const chunk of execution.output('stdout')) process.stdout.write(chunk)
 const { exitCode } = await execution.result
 const { readdirSync, readFileSync } = await import('node:fs')
-const count = () => readdirSync('/proc').filter((pid) => { try { return readFileSync('/proc/' + pid + '/cmdline', 'latin1').startsWith('/usr/bin/squashfuse') && readFileSync('/proc/' + pid + '/mounts', 'latin1').includes(${JSON.stringify(place)}) } catch { return false } }).length
+const count = () => readdirSync('/proc').filter((pid) => { try { return readFileSync('/proc/' + pid + '/cmdline', 'latin1').startsWith('/usr/bin/squashfuse') && readFileSync('/proc/' + pid + '/mounts', 'latin1').includes(${JSON.stringify(dataDir)}) } catch { return false } }).length
 const before = count()
 await sandbox.stop()
 await runtime[Symbol.asyncDispose]()
 console.log(exitCode, before, count())`
-      const device = join(place, 'fuse')
+      const device = join(dataDir, 'fuse')
       const prepare = `mknod -m 666 ${device} c 10 229 && mount --bind ${device} /dev/fuse && exec "$@"`
       const node = [process.execPath, '--input-type=module', '-e', script]
       const stdout = execFileSync('unshare', ['--mount', 'sh', '-c', prepare, 'sh', ...node], { encoding: 'utf8' })
       expect(stdout).toBe('original\na\nset\n5 1 0\n')
     })
 
-    test('with an open network the door is on the loopback of the machine', async () => {
+    test('with an open network the sandbox socket listens on the loopback interface of the host', async () => {
       const http = createServer((request, response) => response.end(`you asked for ${request.url}`))
       const socket = { port: 0, accept: (incoming: Socket) => void http.emit('connection', incoming) }
       await using runtime = open({ image })
@@ -214,7 +214,7 @@ console.log(exitCode, before, count())`
       http.closeAllConnections()
     })
 
-    test('everything ends when the process that started it does', async () => {
+    test('all processes of a sandbox end when the process that started it is killed', async () => {
       const config = { kind: 'apptainer', program, image }
       const spec = toSpec()
       const script = `
@@ -239,7 +239,7 @@ console.log('up')`
       await runtime.remove(spec.id)
     })
 
-    test('eight are started at once', async () => {
+    test('eight sandboxes can start at the same time', async () => {
       await using runtime = open({ image })
       const all = await Promise.all(
         Array.from({ length: 8 }, () => runtime.start(toSpec(), AbortSignal.timeout(60_000))),
@@ -261,7 +261,7 @@ function mayUse(path: string): boolean {
   }
 }
 
-/** One that has a workdir and sets a variable, as images made from those of Docker do. */
+/** Makes an image with a workdir and an environment variable, like images that are built from Docker images. */
 async function makeImage(from: string, to: string): Promise<string> {
   execFileSync('cp', ['-a', '--no-preserve=ownership', '--', from, to])
   await mkdir(join(to, 'testbed', 'src'), { recursive: true })

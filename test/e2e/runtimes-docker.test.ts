@@ -17,7 +17,7 @@ import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/sandbox/runti
 import { startPodman, type Podman } from '../support/podman.ts'
 
 const podman = await startPodman()
-/** A Docker to run it on as well, which has the same image. */
+/** Socket of a Docker engine with the same image, to run the tests on in addition. */
 const ownDocker = process.env['POLAR_TEST_DOCKER_SOCKET']
 
 if (typeof podman === 'string') {
@@ -35,7 +35,7 @@ if (typeof podman === 'string') {
   }
 }
 
-/** Where we may enter containers from this machine, all is as anywhere else. */
+/** The runtime contract, where the node can enter containers from this machine. */
 function describeRoot(engine: string, { socket, image }: Podman): void {
   const config = { kind: 'docker', socket, pull: 'never', startsPerSecond: 100 } as const
   describeRuntime(`docker on ${engine}`, (dir) => create(config, dir), {
@@ -50,7 +50,7 @@ function describeRoot(engine: string, { socket, image }: Podman): void {
   })
 }
 
-/** What is left of it with nothing but the engine's socket: a user in the group docker, or an engine elsewhere. */
+/** Behaviour with access to the engine's socket only: a user in the group docker, or an engine on another machine. */
 function describeInside(engine: string, { socket, image }: Podman): void {
   describe(`docker on ${engine}, through its socket only`, () => {
     let dir: string
@@ -70,10 +70,10 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       await rm(dir, { recursive: true, force: true })
     })
 
-    test('a command ends in time, with all it started, however it hid, and its neighbour lives on', async () => {
+    test('a command and its hidden processes end at the time limit, and other commands of the sandbox go on', async () => {
       const token = `inside-${process.pid}-hidden`
-      const neighbour = await sandbox.exec({ command: ['sh', '-c', 'echo up; read -r _'], leftovers: 'end' })
-      await neighbour.output('stdout')[Symbol.asyncIterator]().next()
+      const other = await sandbox.exec({ command: ['sh', '-c', 'echo up; read -r _'], leftovers: 'end' })
+      await other.output('stdout')[Symbol.asyncIterator]().next()
       const waiting = await sandbox.exec({ command: ['sleep', '60'], leftovers: 'end' })
       const script = `(setsid env -i bash -c 'trap "" TERM HUP; while :; do sleep 0.05; done' ${token} >/dev/null 2>&1 &); trap "" TERM; while :; do sleep 0.05; done`
       const began = performance.now()
@@ -84,10 +84,10 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       expect(await runScript(sandbox, 'pgrep -c -x sleep')).toMatchObject({ stdout: '2\n' })
       await waiting.kill()
       expect(await waiting.result).toMatchObject({ signal: 'SIGKILL' })
-      expect(await neighbour.result).toMatchObject({ exitCode: 1 })
+      expect(await other.result).toMatchObject({ exitCode: 1 })
     })
 
-    test('what may stay behind does, also when others end', async () => {
+    test('kept leftovers survive their command and the end of other commands', async () => {
       await using own = await start()
       const left = `setsid bash -c 'exec >/dev/null 2>&1; while :; do sleep 0.05; done' stayer & exit 3`
       expect(await runScript(own, left, { leftovers: 'keep' })).toMatchObject({ exitCode: 3 })
@@ -95,7 +95,7 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       expect(await runScript(own, 'pgrep -f "[s]tayer" | wc -l')).toMatchObject({ stdout: '1\n' })
     })
 
-    test('signals reach the first process, and endings are told apart', async () => {
+    test('signals reach the first process, and results distinguish exit codes from signals', async () => {
       const execution = await sandbox.exec({
         command: ['bash', '-c', 'trap "exit 9" USR1; echo up; while :; do sleep 0.02; done'],
         leftovers: 'end',
@@ -107,7 +107,7 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       expect(await runScript(sandbox, 'kill -9 $$')).toMatchObject({ exitCode: null, signal: 'SIGKILL' })
     })
 
-    test('a fork bomb that nothing can be started against takes only its own sandbox with it', async () => {
+    test('a fork bomb that uses up the process limit ends only its own sandbox', async () => {
       await using own = await start({ limits: { pids: 30 } })
       const token = `inside-${process.pid}-bomb`
       const bomb = `bash -c 'b() { sleep 5 & b & }; for i in $(seq 200); do b 2>/dev/null; done; wait' ${token}`
@@ -117,7 +117,7 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       expect(await runScript(sandbox, 'echo here')).toMatchObject({ stdout: 'here\n' })
     })
 
-    test('the door is brought by a forwarder of ours, and nothing else is reachable', async () => {
+    test('a forwarder process serves the sandbox socket, and no other port is reachable', async () => {
       const http = createServer((request, response) => response.end(`you asked for ${request.url}`))
       const modelSocket = { port: 18_080, accept: (incoming: Socket) => void http.emit('connection', incoming) }
       await using own = await start({ socket: modelSocket })
@@ -129,7 +129,7 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       http.closeAllConnections()
     })
 
-    test('stats(), freeze() and stop() need nothing but the engine', async () => {
+    test('stats(), freeze() and stop() need only the engine', async () => {
       await using own = await start()
       await runScript(own, 'echo kept > file')
       expect(await own.stats()).toMatchObject({ processes: expect.any(Number), cpuMs: expect.any(Number) })
@@ -162,7 +162,7 @@ function describeOptions(engine: string, { socket, image }: Podman): void {
       expect(runtime.capabilities.supportsSnapshots).toBe(false)
     })
 
-    test("the image's own user can be asked for, and has no capabilities either", async () => {
+    test('user: image runs commands as the user of the image, without capabilities', async () => {
       await using runtime = open({ user: 'image' })
       await using sandbox = await runtime.start(spec(), AbortSignal.timeout(60_000))
       const { stdout } = await runScript(sandbox, 'id -u; echo $HOME; grep -E "^Cap(Eff|Prm|Bnd)" /proc/self/status')
@@ -172,7 +172,7 @@ function describeOptions(engine: string, { socket, image }: Podman): void {
       expect(await runScript(sandbox, 'echo here')).toMatchObject({ stdout: 'here\n' })
     })
 
-    test('no more are started in a second than was said', async () => {
+    test('startsPerSecond limits the starts', async () => {
       await using runtime = open({ startsPerSecond: 2 })
       const began = performance.now()
       const sandboxes = await Promise.all([1, 2, 3].map(() => runtime.start(spec(), AbortSignal.timeout(60_000))))
@@ -180,7 +180,7 @@ function describeOptions(engine: string, { socket, image }: Podman): void {
       await Promise.all(sandboxes.map((sandbox) => sandbox.stop()))
     })
 
-    test('an image that is not there is told apart from one that is not named', async () => {
+    test('start() fails with runtime.image-missing for a missing image and with runtime.unsupported without an image', async () => {
       await using runtime = create({ kind: 'docker', socket, pull: 'never' }, dir)
       await expect(runtime.start(spec(), AbortSignal.timeout(60_000))).rejects.toMatchObject({
         code: 'runtime.unsupported',

@@ -15,7 +15,7 @@ import { recordKubernetes, type KubernetesAnswers } from '../support/record-kube
 
 const source = fileURLToPath(new URL('../../src/node/sandbox/runtimes/kubernetes.ts', import.meta.url))
 const podman = await startPodman()
-/** The config of a runtime, as JSON, to run it on a real cluster as well, whose pods are on this machine. */
+/** Runtime config as JSON, to run the contract in addition on a real cluster whose pods run on this machine. */
 const ownCluster = process.env['POLAR_TEST_KUBERNETES']
 
 if (typeof podman === 'string') {
@@ -66,9 +66,9 @@ for await (const _ of execution.output('stdout')) console.log('up')
   })
 }
 
-/** What only a cluster has: connections that break, objects that stay, and a manifest that others read. */
+/** Behaviour specific to a cluster: broken connections, API objects, and the manifest of the pod. */
 function describeCluster(fake: FakeKubernetes, image: string): void {
-  describe('kubernetes, as a cluster is', () => {
+  describe('kubernetes, cluster behaviour', () => {
     let dir: string
     let runtime: Runtime
     let sandbox: Sandbox
@@ -100,7 +100,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       await rm(dir, { recursive: true, force: true })
     })
 
-    test('a command goes on when its connection breaks, and nothing it writes is lost or told twice', async () => {
+    test('a command survives a broken connection, and its output is neither lost nor repeated', async () => {
       await run(sandbox, 'mkfifo gate')
       const script = 'echo before; echo e1 >&2; read -r _ < gate; seq 1 20000; echo e2 >&2; exit 5'
       const execution = await sandbox.exec({ command: ['bash', '-c', script], leftovers: 'end', timeoutMs: 60_000 })
@@ -114,7 +114,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       expect(await text(execution.output('stderr'))).toBe('e1\ne2\n')
     })
 
-    test('a command whose connection broke still ends in time, with all it started', async () => {
+    test('a command whose connection broke ends at its time limit, with all its processes', async () => {
       const script = '(setsid bash -c "while :; do sleep 0.05; done" hidden &) ; echo up; while :; do sleep 0.05; done'
       const execution = await sandbox.exec({ command: ['bash', '-c', script], leftovers: 'end', timeoutMs: 3000 })
       await execution.output('stdout')[Symbol.asyncIterator]().next()
@@ -123,7 +123,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       expect(await run(sandbox, 'pgrep -fc "[h]idden"')).toMatchObject({ stdout: '0\n' })
     })
 
-    test('an API server that is away for a while costs no command', async () => {
+    test('a temporary outage of the API server ends no command', async () => {
       await run(sandbox, 'mkfifo later')
       const execution = await sandbox.exec({
         command: ['bash', '-c', 'echo up; read -r _ < later; echo done'],
@@ -139,7 +139,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       expect(await text(execution.output('stdout'))).toBe('up\ndone\n')
     })
 
-    test('a command that kills whoever waits for it has ended', async () => {
+    test('a command that kills its parent process counts as ended', async () => {
       expect(await run(sandbox, 'kill -9 $PPID; sleep 60', { timeoutMs: 30_000 })).toMatchObject({
         isTimedOut: false,
         signal: 'SIGKILL',
@@ -148,7 +148,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       expect(await run(sandbox, 'echo here')).toMatchObject({ stdout: 'here\n' })
     })
 
-    test('the door is there again after its connection broke', async () => {
+    test('the sandbox socket works again after its connection broke', async () => {
       const http = createServer((request, response) => response.end(`you asked for ${request.url}`))
       const socket = { port: 18_080, accept: (incoming: Socket) => void http.emit('connection', incoming) }
       await using own = await runtime.start(toSpec({ socket }), AbortSignal.timeout(60_000))
@@ -160,7 +160,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       http.closeAllConnections()
     })
 
-    test('the pod can do as little as a pod can, and says whose it is', async () => {
+    test('the pod has the fewest possible privileges and an owner reference', async () => {
       const owner = { name: 'polar-node-0', uid: '5f0d0a6e-0000-4000-8000-000000000000' }
       const more = { nodeSelector: { pool: 'sandboxes' }, runtimeClass: 'gvisor', pullSecrets: ['registry'], owner }
       await using own = create(more)
@@ -196,14 +196,14 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       expect(fake.names().policies).not.toContain(name)
     })
 
-    test('the fake answers as the real one did', async () => {
+    test('the fake API server returns the recorded answers of a real API server', async () => {
       const recorded = JSON.parse(
         await readFile(new URL('../support/kubernetes-answers.json', import.meta.url), 'utf8'),
       ) as KubernetesAnswers
       const answers = await recordKubernetes(fake.kubeconfig, image)
       expect(Object.keys(answers)).toEqual(Object.keys(recorded))
       for (const [title, { status, body }] of Object.entries(recorded)) {
-        // It does not check manifests, and its container engine has words of its own for a program that is not there.
+        // The fake does not validate manifests, and its engine reports a missing program with another message.
         if (title === 'pod create invalid' || title === 'exec no program') continue
         expect(answers[title]?.status, title).toBe(status)
         if (status >= 400 || (status === 101 && title !== 'exec success'))
@@ -216,7 +216,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       }
     })
 
-    test('a network that keeps no policies is found out before anything runs in it', async () => {
+    test('start() fails on a cluster that does not enforce network policies', async () => {
       fake.setKeepsPolicies(false)
       try {
         await expect(runtime.start(toSpec(), AbortSignal.timeout(60_000))).rejects.toThrow(
@@ -227,7 +227,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       }
     })
 
-    test('an image that cannot be had, a folder no pod sees and a missing cluster are told apart', async () => {
+    test('a missing image, a mount outside the volumes and a missing cluster are reported differently', async () => {
       const start = (more: Partial<SandboxSpec>) => runtime.start(toSpec(more), AbortSignal.timeout(60_000))
       await expect(start({ image: 'localhost/no-such' })).rejects.toMatchObject({ code: 'runtime.image-missing' })
       const mounts = [{ source: '/nowhere', target: '/x', isReadOnly: true }]

@@ -4,7 +4,7 @@ import { describeRuntime } from '../../src/node/sandbox/runtimes/runtime.contrac
 import { toOrphanScript } from '../../src/node/sandbox/runtimes/sandbox-probe.contract.ts'
 import { startPodman } from '../support/podman.ts'
 
-/** As in runtimes-user.test.ts. */
+/** The user id of runtimes-user.test.ts. */
 const USER_ID = 1_900_001
 const podman = await startPodman({ userId: USER_ID })
 
@@ -13,7 +13,7 @@ if (typeof podman === 'string') {
   test('a container of an ordinary user is a sandbox', (context) => context.skip(`stands for 48 tests: ${podman}`))
 } else {
   afterAll(() => podman[Symbol.asyncDispose]())
-  // From here on we are that user as well: each test file has a process of its own.
+  // The tests run as that user too. Each test file has its own process.
   process.setgroups?.([])
   process.setgid?.(USER_ID)
   process.setuid?.(USER_ID)

@@ -1,5 +1,5 @@
 import { becomeUser } from '../support/become-user.ts'
 
-// Everything that runtimes.test.ts shows, but as somebody without rights: each test file has a process of its own.
+// Runs runtimes.test.ts as a user without privileges. Each test file has its own process.
 becomeUser()
 await import('./runtimes.test.ts')

@@ -27,7 +27,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
   })
 }
 
-/** The root of a tree with a shell and what we ask of one, and nothing of the machine's otherwise. */
+/** Fills `root` with a shell and the programs that a sandbox needs, without other files of the host. */
 function makeImage(root: string): void {
   const programs = [
     'sh',
@@ -63,7 +63,7 @@ function makeImage(root: string): void {
   cpSync(realpathSync('/bin/sh'), join(root, 'bin', 'sh'))
 }
 
-test(`bubblewrap ${who} starts from an image, whose files stay as they are`, async (context) => {
+test(`bubblewrap ${who} starts from an image and does not change its files`, async (context) => {
   const dir = await mkdtemp(join(tmpdir(), 'polar-image-'))
   await using runtime = createRuntime('bubblewrap', join(dir, 'data'))
   const checked = await runtime.check(AbortSignal.timeout(30_000))
@@ -101,7 +101,7 @@ test(`bubblewrap ${who} starts from an image, whose files stay as they are`, asy
   await rm(dir, { recursive: true, force: true })
 })
 
-test(`bubblewrap ${who}: sandboxes of one snapshot have users of their own, and its files are theirs`, async (context) => {
+test(`bubblewrap ${who}: each sandbox of a snapshot has its own user, which owns the files of the snapshot`, async (context) => {
   if (process.getuid?.() !== 0) return context.skip('an ordinary user has one user number')
   const dir = await mkdtemp(join(tmpdir(), 'polar-users-'))
   await using runtime = createRuntime('bubblewrap', join(dir, 'data'))

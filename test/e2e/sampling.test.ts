@@ -13,7 +13,7 @@ async function polar(...args: string[]): Promise<string> {
   return stdout
 }
 
-test('sampling that the task sets stands in the record, in show --json and in prime_rl rows', async () => {
+test('sampling settings of the task are in the record, in show --json and in prime_rl rows', async () => {
   await using stack = await Stack.start({ script })
   const sampling = { temperature: 0.5, topP: 0.9, seed: 7 }
   const { id, baseUrl, key } = await stack.gateway.openSession({ sampling })
@@ -46,7 +46,7 @@ test('sampling that the task sets stands in the record, in show --json and in pr
   expect(temperatures).toEqual(mask.map((isTrained) => (isTrained ? 0.5 : 1)))
 })
 
-test('a call that names no temperature is exported with the default of the engine, marked as assumed', async () => {
+test('a call without temperature is exported with the default of the engine, marked as assumed', async () => {
   await using stack = await Stack.start({ script })
   await stack.client().chat.completions.create({ model: 'tiny', messages })
   const { turns } = await stack.recorded()

@@ -36,7 +36,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       if (!checked.isUsable) context.skip(`${kind} cannot run here: ${checked.reason}`)
     })
 
-    test('exec hands on output, input and exit code, and leaves nothing behind', () => {
+    test('exec passes on input, output and exit code, and removes its sandbox', () => {
       const script = 'cat; echo out; echo err >&2; exit 7'
       expect(polar([...inKind('exec'), '--stdin', '--', 'sh', '-c', script], 'in\n')).toEqual({
         status: 7,
@@ -49,12 +49,12 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       expect(polar(inKind('ls'))).toMatchObject({ status: 0, stdout: '', stderr: 'No sandboxes.\n' })
     })
 
-    test('shell reads commands line by line where there is no terminal', () => {
+    test('shell reads commands line by line without a terminal', () => {
       expect(polar(inKind('shell'), 'x=5\necho "is $x"\nexit 3\n')).toMatchObject({ status: 3, stdout: 'is 5\n' })
       expect(polar(inKind('shell'), 'echo end')).toMatchObject({ status: 0, stdout: 'end\n' })
     })
 
-    test('an interrupt ends exec and its sandbox; what a killed one left is listed and can be removed', async () => {
+    test('an interrupt ends exec and its sandbox; the sandbox of a killed exec is listed and can be removed', async () => {
       const start = async () => {
         const child = spawn(
           process.execPath,
@@ -87,7 +87,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       expect(JSON.parse(polar(['ls', '--json']).stdout)).toEqual([])
     })
 
-    test('exec takes mounts and limits that the runtime can keep', (context) => {
+    test('exec applies mounts and limits that the runtime supports', (context) => {
       if (!runtime.capabilities.isolatesFiles) return context.skip(`${kind} has no mounts under another path`)
       chmodSync(dir, 0o755)
       writeFileSync(join(dir, 'file'), 'content')
@@ -100,7 +100,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
   })
 }
 
-test('what cannot be meant is said before anything starts', () => {
+test('invalid arguments are rejected before a sandbox starts', () => {
   const wrong = [
     [],
     ['run'],

@@ -20,7 +20,7 @@ const PROMPT = 'SCRIPT:go please'
 const ARGUMENTS = ['{"command":  "echo \\"hi\\"", "n": 1.0}', '{"path": "a b.txt"}']
 const parameters = { type: 'object', properties: {} }
 
-/** What every SDK must have understood of the first answer. */
+/** The first answer as every SDK must parse it. */
 const expected = {
   text: 'Ünïcödé answer.',
   calls: [
@@ -33,7 +33,7 @@ function parsed(name: string, args: string): { name: string; arguments: unknown 
   return { name, arguments: JSON.parse(args) as unknown }
 }
 
-/** Two turns, streamed and whole, each stored as it was sampled; the second prompt holds the first answer as sampled. */
+/** Expects two turns, each once streamed and once not, stored exactly as sampled. */
 async function expectStored(session: SessionRecord): Promise<void> {
   expect(session).toMatchObject({ complete: true })
   expect(session.turns.map((turn) => [turn.stream, turn.delivery, turn.response?.grade])).toEqual([
@@ -59,12 +59,12 @@ describe('the vendors’ own SDKs, through the gateway', () => {
     const client = new OpenAI({ baseURL: `${stack.session.baseUrl}/v1`, apiKey: stack.session.key, maxRetries: 0 })
     const tools = ['bash', 'read'].map((name) => ({ type: 'function' as const, name, parameters, strict: false }))
     for (const stream of [true, false]) {
-      const ask = async (input: OpenAI.Responses.ResponseInput): Promise<OpenAI.Responses.Response> => {
+      const send = async (input: OpenAI.Responses.ResponseInput): Promise<OpenAI.Responses.Response> => {
         const body = { model: 'tiny', input, tools }
         return stream ? client.responses.stream(body).finalResponse() : client.responses.create(body)
       }
       const input: OpenAI.Responses.ResponseInput = [{ role: 'user', content: PROMPT }]
-      const first = await ask(input)
+      const first = await send(input)
       expect(first.status).toBe('completed')
       expect(first.output_text).toBe(expected.text)
       const calls = first.output.filter((item) => item.type === 'function_call')
@@ -72,7 +72,7 @@ describe('the vendors’ own SDKs, through the gateway', () => {
       expect(calls.map((call) => call.arguments)).toEqual(ARGUMENTS)
       expect(first.usage?.input_tokens).toBeGreaterThan(10)
       const outputs = calls.map(({ call_id }) => ({ type: 'function_call_output' as const, call_id, output: 'ok' }))
-      const second = await ask([...input, ...(first.output as OpenAI.Responses.ResponseInputItem[]), ...outputs])
+      const second = await send([...input, ...(first.output as OpenAI.Responses.ResponseInputItem[]), ...outputs])
       expect(second.output_text).toBe('All done.')
     }
     await expectStored(await stack.recorded())
@@ -96,19 +96,19 @@ describe('the vendors’ own SDKs, through the gateway', () => {
     const client = new Anthropic({ baseURL: stack.session.baseUrl, apiKey: stack.session.key, maxRetries: 0 })
     const tools = ['bash', 'read'].map((name) => ({ name, input_schema: { type: 'object' as const } }))
     for (const stream of [true, false]) {
-      const ask = async (messages: Anthropic.MessageParam[]): Promise<Anthropic.Message> => {
+      const send = async (messages: Anthropic.MessageParam[]): Promise<Anthropic.Message> => {
         const body = { model: 'tiny', max_tokens: 500, messages, tools }
         return stream ? client.messages.stream(body).finalMessage() : client.messages.create(body)
       }
       const messages: Anthropic.MessageParam[] = [{ role: 'user', content: PROMPT }]
-      const first = await ask(messages)
+      const first = await send(messages)
       expect(first.stop_reason).toBe('tool_use')
       expect(first.content.flatMap((block) => (block.type === 'text' ? [block.text] : [])).join('')).toBe(expected.text)
       const calls = first.content.filter((block) => block.type === 'tool_use')
       expect(calls.map((call) => ({ name: call.name, arguments: call.input }))).toEqual(expected.calls)
       expect(first.usage.input_tokens).toBeGreaterThan(10)
       const results = calls.map(({ id }) => ({ type: 'tool_result' as const, tool_use_id: id, content: 'ok' }))
-      const second = await ask([
+      const second = await send([
         ...messages,
         { role: 'assistant', content: first.content },
         { role: 'user', content: results },
@@ -125,7 +125,7 @@ describe('the vendors’ own SDKs, through the gateway', () => {
     await expectStored(await stack.recorded())
   })
 
-  test('countTokens() of Anthropic Messages is the prompt length of the call, also for a literal continuation', async () => {
+  test('countTokens() of Anthropic Messages returns the prompt length of the call, also for a literal continuation', async () => {
     await using stack = await Stack.start({ script: SCRIPT.replace(/reasoning: .*\n +/, '') })
     const client = new Anthropic({ apiKey: stack.session.key, baseURL: stack.session.baseUrl, maxRetries: 0 })
     const system: Anthropic.TextBlockParam[] = [
@@ -134,15 +134,15 @@ describe('the vendors’ own SDKs, through the gateway', () => {
     ]
     const tools: Anthropic.Tool[] = [{ name: 'bash', input_schema: { type: 'object', properties: {} } }]
     const counts: number[] = []
-    const ask = async (messages: Anthropic.MessageParam[]): Promise<Anthropic.Message> => {
+    const send = async (messages: Anthropic.MessageParam[]): Promise<Anthropic.Message> => {
       counts.push((await client.messages.countTokens({ model: 'tiny', system, messages, tools })).input_tokens)
       return client.messages.create({ model: 'tiny', max_tokens: 500, system, messages, tools })
     }
     const messages: Anthropic.MessageParam[] = [{ role: 'user', content: PROMPT }]
-    const first = await ask(messages)
+    const first = await send(messages)
     const calls = first.content.filter((block) => block.type === 'tool_use')
     const results = calls.map(({ id }) => ({ type: 'tool_result' as const, tool_use_id: id, content: 'ok' }))
-    await ask([...messages, { role: 'assistant', content: first.content }, { role: 'user', content: results }])
+    await send([...messages, { role: 'assistant', content: first.content }, { role: 'user', content: results }])
     const { turns } = await stack.recorded()
     expect(counts).toEqual(turns.map(({ response }) => response?.promptIds.length))
     expect(turns[1]?.forced).toMatchObject({ continues: turns[0]?.id })
@@ -154,7 +154,7 @@ describe('the vendors’ own SDKs, through the gateway', () => {
     const functionDeclarations = ['bash', 'read'].map((name) => ({ name, parametersJsonSchema: parameters }))
     const config = { tools: [{ functionDeclarations }], thinkingConfig: { includeThoughts: true } }
     for (const stream of [true, false]) {
-      const ask = async (contents: Content[]): Promise<Part[]> => {
+      const send = async (contents: Content[]): Promise<Part[]> => {
         const request = { model: 'tiny', contents, config }
         const chunks = stream
           ? await Array.fromAsync(await client.models.generateContentStream(request))
@@ -162,11 +162,11 @@ describe('the vendors’ own SDKs, through the gateway', () => {
         return chunks.flatMap((chunk) => chunk.candidates?.[0]?.content?.parts ?? [])
       }
       const contents = [{ role: 'user', parts: [{ text: PROMPT }] }]
-      const first = await ask(contents)
+      const first = await send(contents)
       expect(first.map((part) => (part.thought ? '' : (part.text ?? ''))).join('')).toBe(expected.text)
       const calls = first.flatMap((part) => (part.functionCall ? [part.functionCall] : []))
       expect(calls.map((call) => ({ name: call.name, arguments: call.args }))).toEqual(expected.calls)
-      const second = await ask([
+      const second = await send([
         ...contents,
         { role: 'model', parts: first },
         {

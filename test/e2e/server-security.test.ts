@@ -18,12 +18,12 @@ const SCOPES = ['trainer', 'node', 'read'] as const
 
 let up: UpProcess
 let siteDir: string
-/** What an agent has in its hands: the key of its session, while the session is under way. */
+/** The session key of a running agent. */
 let sandboxKey: string
-/** The scope is right, the node is not: `rack-7` may use it, and nobody who is here. */
+/** A token with scope `node` that is limited to `rack-*`. No node of this server has such an id. */
 const strayToken = `stray-${randomBytes(18).toString('hex')}`
 
-/** A token for each scope, as `polar up` makes them where none are configured, and the stray one. */
+/** Starts `polar up` with one token per scope, like the tokens it creates by default, and the stray token. */
 async function startSite(): Promise<UpProcess> {
   siteDir = await mkdtemp(join(tmpdir(), 'polar-site-'))
   const tokens = Object.fromEntries(
@@ -34,7 +34,7 @@ async function startSite(): Promise<UpProcess> {
   const of = (name: string, more: object) => ({ name, ...more, token_file: `${name}.token` })
   const server = {
     tokens: [
-      // First, so that the node of polar up has to choose.
+      // The stray token comes first, so that the node of polar up has to select the right token.
       of('stray', { scopes: ['node'], nodes: ['rack-*'] }),
       of('trainer', { scopes: ['trainer', 'read'] }),
       of('node', { scopes: ['node'] }),
@@ -68,7 +68,7 @@ afterAll(async () => {
   const log = up?.log()
   await up?.[Symbol.asyncDispose]()
   await rm(siteDir, { recursive: true, force: true })
-  // Whatever was thrown at it: nothing of it was a surprise.
+  // No request of this file caused an internal error.
   expect(log).not.toContain('internal.bug')
   for (const token of [...Object.values(up?.tokens ?? {}), strayToken]) expect(log).not.toContain(token)
 })
@@ -85,7 +85,7 @@ interface Answered {
   text: string
 }
 
-/** Not `fetch`, which puts paths in order before it sends them. */
+/** Sends a request without `fetch`, which normalizes paths. */
 function send(method: string, path: string, { token, json, bytes, headers }: Sent = {}): Promise<Answered> {
   const { hostname, port } = new URL(up.url)
   return new Promise((resolve, reject) => {
@@ -118,13 +118,13 @@ function send(method: string, path: string, { token, json, bytes, headers }: Sen
       response.on('error', reject)
     })
     call.on('timeout', () => call.destroy(new Error(`${method} ${path} was not answered`)))
-    // What is refused may be cut off after the answer.
+    // The server may reset the connection of a rejected request after its answer.
     call.on('error', (error) => isAnswered || reject(error))
     call.end(body)
   })
 }
 
-/** The error has its one shape, and says nothing of our insides: no stack, no path of this machine, no token, no SQL. */
+/** Expects an error body in the common format, without stack, path of this machine, token or SQL. */
 function expectPlainError({ status, text }: Answered, what: string): void {
   expect(status, `${what}: ${text.slice(0, 500)}`).toBeGreaterThanOrEqual(400)
   expect(status, `${what}: ${text.slice(0, 500)}`).toBeLessThan(500)
@@ -142,7 +142,7 @@ function expectNoLeak(text: string, what: string): void {
 const table: readonly (readonly [name: string, route: Route])[] = Object.entries(routes)
 const guarded = table.filter(([, { scopes }]) => scopes.length > 0)
 
-/** Harmless wherever it is let in: it names what is not there. */
+/** Returns a path with ids that do not exist, so that accepted requests have no effect. */
 function pathOf({ path }: Route): string {
   return path.replaceAll(/\{(\w+)\}/g, (_, name: string) => (name === 'callback_id' ? '999999' : 'nobody'))
 }
@@ -152,9 +152,9 @@ function sampleOf({ body }: Route): Sent {
   return body.kind === 'json' ? { json: {} } : { bytes: 'x' }
 }
 
-describe('who may ask for what', { timeout: 120_000 }, () => {
+describe('access by token and scope', { timeout: 120_000 }, () => {
   test.each(guarded)(
-    '%s: not without a token, not with a wrong one, not with the key of a sandbox',
+    '%s: rejected without a token, with a wrong token and with the key of a sandbox',
     async (name, route) => {
       const [method, path] = [route.method.toUpperCase(), pathOf(route)]
       const sample = sampleOf(route)
@@ -168,12 +168,12 @@ describe('who may ask for what', { timeout: 120_000 }, () => {
         const answer = await send(method, path, { ...sample, headers: { [header]: sandboxKey } })
         expect(answer.status, `${name} with the key as ${header}`).toBe(401)
       }
-      const asked = await send(method, `${path}?key=${up.tokens.trainer}&token=${up.tokens.trainer}`, sample)
-      expect(asked.status, `${name} with a token in its address`).toBe(401)
+      const inQuery = await send(method, `${path}?key=${up.tokens.trainer}&token=${up.tokens.trainer}`, sample)
+      expect(inQuery.status, `${name} with a token in its address`).toBe(401)
     },
   )
 
-  test.each(guarded)('%s: only with a scope that it names', async (name, route) => {
+  test.each(guarded)('%s: accepted only with a scope of the route', async (name, route) => {
     for (const scope of SCOPES) {
       const answer = await send(route.method.toUpperCase(), pathOf(route), {
         ...sampleOf(route),
@@ -190,7 +190,7 @@ describe('who may ask for what', { timeout: 120_000 }, () => {
     }
   })
 
-  test('what is open to all says nothing that others should not know', async () => {
+  test('public routes disclose no tokens, paths or task ids', async () => {
     for (const [name, route] of table.filter(([, { scopes }]) => scopes.length === 0)) {
       const { status, text } = await send('GET', pathOf(route))
       expect(status, name).toBe(200)
@@ -199,7 +199,7 @@ describe('who may ask for what', { timeout: 120_000 }, () => {
     }
   })
 
-  test('the gateway of a sandbox does not take the tokens of the server, nor lead to it', async () => {
+  test('the gateway rejects tokens of the server and does not forward requests to the server', async () => {
     const { text } = await send('GET', '/nodes', { token: up.tokens.read })
     const [{ gateway_url: gateway }] = JSON.parse(text) as [{ gateway_url: string }]
     for (const path of ['/rollout/status', '/tasks', '/nodes', '/rollout/task/holds-a-key']) {
@@ -213,7 +213,7 @@ describe('who may ask for what', { timeout: 120_000 }, () => {
 })
 
 describe('a node token of another node', { timeout: 120_000 }, () => {
-  /** A node that is there, and what it works on. */
+  /** An existing node and its running session. */
   let nodeId: string
   let sessionId: string
   beforeAll(async () => {
@@ -223,43 +223,46 @@ describe('a node token of another node', { timeout: 120_000 }, () => {
     sessionId = (JSON.parse(text) as { sessions: [{ session_id: string }] }).sessions[0].session_id
   })
 
-  function ask(route: Route, id: string, sample: Sent): Promise<Answered> {
+  function sendAsStray(route: Route, id: string, sample: Sent): Promise<Answered> {
     const path = pathOf({ ...route, path: route.path.replace('{node_id}', id) as Route['path'] })
     return send(route.method.toUpperCase(), path, { ...sample, token: strayToken })
   }
 
-  /** Who may be asked about, of a node, and of a body that says which node it is of. */
+  /** Returns a request body that names the node `id`, if the route has a field for it. */
   function bodyOf({ nodeField, examples, ...route }: Route, id: string): Sent {
     if (nodeField !== 'node_id') return sampleOf(route)
     return { json: { ...(examples?.body as object), node_id: id } }
   }
 
-  test.each(guarded)('%s: nothing for others, and no word of whether they are there', async (name, route) => {
-    const isAboutNode = route.path.includes('{node_id}') || route.nodeField !== undefined
-    if (!route.scopes.includes('node')) {
-      expect((await ask(route, nodeId, sampleOf(route))).status, name).toBe(403)
-      return
-    }
-    if (!isAboutNode) {
-      const { status, text } = await ask(route, nodeId, sampleOf(route))
-      expect([status, text.includes(nodeId)], `${name}: ${text}`).toEqual([200, false])
-      return
-    }
-    const there = await ask(route, nodeId, bodyOf(route, nodeId))
-    const nowhere = await ask(route, 'nobody', bodyOf(route, 'nobody'))
-    for (const answer of [there, nowhere]) {
-      expect(answer.status, `${name}: ${answer.text}`).toBe(403)
-      expectPlainError(answer, name)
-      expect(JSON.parse(answer.text), name).toMatchObject({ error: { code: 'request.forbidden' } })
-    }
-    expect(there.text.replaceAll(nodeId, 'nobody'), name).toBe(nowhere.text)
-    // What is wrong with the rest is told to nobody who may not ask.
-    const own = await ask(route, 'rack-7', bodyOf(route, 'rack-7'))
-    expect([401, 403], `${name}: ${own.text}`).not.toContain(own.status)
-    expect(own.status, own.text).toBeLessThan(500)
-  })
+  test.each(guarded)(
+    '%s: forbidden for other nodes, with the same answer for existing and unknown nodes',
+    async (name, route) => {
+      const isAboutNode = route.path.includes('{node_id}') || route.nodeField !== undefined
+      if (!route.scopes.includes('node')) {
+        expect((await sendAsStray(route, nodeId, sampleOf(route))).status, name).toBe(403)
+        return
+      }
+      if (!isAboutNode) {
+        const { status, text } = await sendAsStray(route, nodeId, sampleOf(route))
+        expect([status, text.includes(nodeId)], `${name}: ${text}`).toEqual([200, false])
+        return
+      }
+      const existing = await sendAsStray(route, nodeId, bodyOf(route, nodeId))
+      const unknown = await sendAsStray(route, 'nobody', bodyOf(route, 'nobody'))
+      for (const answer of [existing, unknown]) {
+        expect(answer.status, `${name}: ${answer.text}`).toBe(403)
+        expectPlainError(answer, name)
+        expect(JSON.parse(answer.text), name).toMatchObject({ error: { code: 'request.forbidden' } })
+      }
+      expect(existing.text.replaceAll(nodeId, 'nobody'), name).toBe(unknown.text)
+      // Other errors of the request are reported only to callers with access.
+      const own = await sendAsStray(route, 'rack-7', bodyOf(route, 'rack-7'))
+      expect([401, 403], `${name}: ${own.text}`).not.toContain(own.status)
+      expect(own.status, own.text).toBeLessThan(500)
+    },
+  )
 
-  test('in its own name it brings nothing of what others work on', async () => {
+  test('it cannot complete, upload or release the session of another node under its own node id', async () => {
     const [sample] = fc.sample(anyCallOf(routes.completeSession), { numRuns: 1, seed: 1 })
     const { outcome } = sample!.body as { outcome: object }
     const theirs = { sessionId, taskId: 'holds-a-key', attempt: 1, status: 'COMPLETED' }
@@ -293,7 +296,7 @@ describe('a node token of another node', { timeout: 120_000 }, () => {
     expect(JSON.parse(text), 'all the while').toMatchObject({ status: 'RUNNING', node_id: nodeId })
   })
 
-  test('it sees of all nodes its own', async () => {
+  test('it lists only its own nodes', async () => {
     const registration = { ...routes.registerNode.examples.body, node_id: 'rack-7' }
     expect(await send('POST', '/nodes/register', { token: strayToken, json: registration })).toMatchObject({
       status: 200,
@@ -304,7 +307,7 @@ describe('a node token of another node', { timeout: 120_000 }, () => {
   })
 })
 
-describe('names that lead elsewhere', { timeout: 60_000 }, () => {
+describe('path traversal in names', { timeout: 60_000 }, () => {
   const ways = [
     '..',
     '../..',
@@ -331,7 +334,7 @@ describe('names that lead elsewhere', { timeout: 60_000 }, () => {
         const path = route.path.replaceAll(/\{\w+\}/g, encode(way))
         const answer = await send(route.method.toUpperCase(), path, { ...sampleOf(route), token })
         const what = `${name} ${path}: ${answer.text.slice(0, 300)}`
-        // A task may be called so, as long as that never reaches a file; whatever else may not.
+        // Tasks may have such ids, since a task id never becomes a file name; other ids may not.
         expect(answer.status, what).toBeLessThan(500)
         expect(answer.text, what).not.toContain('root:')
         expectNoLeak(answer.text, what)
@@ -340,7 +343,7 @@ describe('names that lead elsewhere', { timeout: 60_000 }, () => {
     }
   })
 
-  test('paths of artifacts', async () => {
+  test('artifact paths outside the session are rejected', async () => {
     const { text } = await send('GET', '/tasks/holds-a-key/sessions', { token: up.tokens.read })
     const [{ session_id }] = (JSON.parse(text) as { sessions: [{ session_id: string }] }).sessions
     for (const way of [
@@ -356,7 +359,7 @@ describe('names that lead elsewhere', { timeout: 60_000 }, () => {
     }
   })
 
-  test('a task may have any name that can be said, and its files stay where they belong', async () => {
+  test('a task id may contain path separators and Unicode, and the task completes', async () => {
     for (const task_id of ['../../escape', '/etc/escape', 'a/b/c', '%2e%2e%2fescape', 'ünïcode 日本']) {
       const json = {
         task_id,
@@ -375,8 +378,8 @@ describe('names that lead elsewhere', { timeout: 60_000 }, () => {
   })
 })
 
-describe('callbacks that lead elsewhere', { timeout: 60_000 }, () => {
-  test('the server and the gateway of polar up are never called, however they are written', async () => {
+describe('callback URLs to internal addresses', { timeout: 60_000 }, () => {
+  test('addresses of the server and the gateway of polar up are rejected in every notation', async () => {
     const nodes = JSON.parse((await send('GET', '/nodes', { token: up.tokens.read })).text) as { gateway_url: string }[]
     const agent = { harness: 'shell', custom_shell: { command: 'true' } }
     const ports = [up.url, ...nodes.map(({ gateway_url }) => gateway_url)].map((url) => new URL(url).port)
@@ -419,7 +422,7 @@ describe('callbacks that lead elsewhere', { timeout: 60_000 }, () => {
     'gopher://127.0.0.1:25/',
     'javascript:alert(1)',
     'http://user:pass@127.0.0.1/',
-  ])('%s is refused when the task is submitted', async (callback_url) => {
+  ])('%s is rejected when the task is submitted', async (callback_url) => {
     const json = {
       task_id: `calls-${callback_url.length}-${callback_url.replaceAll(/\W/g, '')}`,
       instruction: '',
@@ -431,7 +434,7 @@ describe('callbacks that lead elsewhere', { timeout: 60_000 }, () => {
     expect([400, 403, 422]).toContain(answer.status)
   })
 
-  test('and so it is in a batch, of which then nothing is stored', async () => {
+  test('a batch with a rejected callback URL stores no task', async () => {
     const agent = { harness: 'shell', custom_shell: { command: 'true' } }
     const tasks = [
       { task_id: 'batch-good', instruction: '', agent },
@@ -442,10 +445,10 @@ describe('callbacks that lead elsewhere', { timeout: 60_000 }, () => {
   })
 })
 
-describe('bodies', { timeout: 120_000 }, () => {
+describe('invalid bodies', { timeout: 120_000 }, () => {
   const withBody = table.filter(([, { body }]) => body?.kind === 'json')
 
-  test('a thousand that are wrong in all kinds of ways', async () => {
+  test('a thousand random invalid bodies cause no internal error', async () => {
     const anyNoise = fc.oneof(
       fc.json().map((text) => Buffer.from(text)),
       fc.uint8Array({ maxLength: 200 }),
@@ -468,10 +471,10 @@ describe('bodies', { timeout: 120_000 }, () => {
       fc.record({
         name: fc.constant(name),
         route: fc.constant(route),
-        /** Right but for one thing, or noise from the start. */
+        /** A valid body with one changed field, or random data. */
         body: fc.oneof(
           anyNoise,
-          fc.tuple(anyCallOf(route), fc.nat(), fc.jsonValue()).map(([{ body }, at, value]) => spoil(body, at, value)),
+          fc.tuple(anyCallOf(route), fc.nat(), fc.jsonValue()).map(([{ body }, at, value]) => corrupt(body, at, value)),
         ),
         type: fc.constantFrom(
           'application/json',
@@ -499,22 +502,22 @@ describe('bodies', { timeout: 120_000 }, () => {
     expect(await send('GET', '/health')).toMatchObject({ status: 200 })
   })
 
-  test('larger than its route takes, told and untold', async () => {
+  test('a body above the size limit of its route returns 413', async () => {
     for (const [name, route] of table.filter(
       ([, { body }]) => body !== undefined && body.maxBytes <= 4 * 1024 * 1024,
     )) {
       const token = up.tokens[route.scopes[0]!]
-      const told = await send(route.method.toUpperCase(), pathOf(route), {
+      const answer = await send(route.method.toUpperCase(), pathOf(route), {
         token,
         bytes: Buffer.alloc(route.body!.maxBytes + 1, 0x20),
         headers: { 'content-type': 'application/json' },
       })
-      expect(told.status, name).toBe(413)
-      expectPlainError(told, name)
+      expect(answer.status, name).toBe(413)
+      expectPlainError(answer, name)
     }
   })
 
-  test('an upload of a node that is larger than a part, or than it said', async () => {
+  test('an upload of an unknown session and a part above the size limit are rejected', async () => {
     const token = up.tokens.node
     const digest = `sha256:${'0'.repeat(64)}`
     const begun = await send('POST', '/nodes/nobody/uploads', {
@@ -530,8 +533,8 @@ describe('bodies', { timeout: 120_000 }, () => {
   })
 })
 
-/** Takes one thing of a right body and puts something else there. */
-function spoil(body: unknown, at: number, value: unknown): Uint8Array {
+/** Replaces one field of a valid body by `value`, or adds an unknown field. */
+function corrupt(body: unknown, at: number, value: unknown): Uint8Array {
   if (typeof body !== 'object' || body === null) return Buffer.from(JSON.stringify(value) ?? '')
   const names = Object.keys(body)
   const name = names[at % Math.max(names.length, 1)]
@@ -539,8 +542,8 @@ function spoil(body: unknown, at: number, value: unknown): Uint8Array {
   return Buffer.from(JSON.stringify({ ...body, [name]: value }))
 }
 
-describe('callers that waste our time', { timeout: 120_000 }, () => {
-  test('hundreds that never finish what they say keep nobody else waiting', async () => {
+describe('slow and disconnected clients', { timeout: 120_000 }, () => {
+  test('hundreds of unfinished requests do not delay other requests', async () => {
     const { hostname, port } = new URL(up.url)
     const head = `POST /rollout/task/submit HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${up.tokens.trainer}\r\nContent-Type: application/json\r\n`
     const openings = [
@@ -569,7 +572,7 @@ describe('callers that waste our time', { timeout: 120_000 }, () => {
     }
   })
 
-  test('long polls of many who have gone away cost nothing that stays', async () => {
+  test('the server answers after hundreds of clients have disconnected from long polls', async () => {
     const { hostname, port } = new URL(up.url)
     for (let round = 0; round < 3; round++) {
       const calls = Array.from({ length: 200 }, () => {
@@ -590,7 +593,7 @@ describe('callers that waste our time', { timeout: 120_000 }, () => {
   })
 })
 
-test('other people’s web pages cannot speak to it', async () => {
+test('web pages of other origins get no access', async () => {
   const { port } = new URL(up.url)
   const rebound = await send('GET', '/tasks', { token: up.tokens.read, headers: { host: `evil.example:${port}` } })
   const foreign = await send('GET', '/tasks', { token: up.tokens.read, headers: { origin: 'https://evil.example' } })

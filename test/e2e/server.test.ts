@@ -38,7 +38,7 @@ async function end(child: ChildProcess, signal: NodeJS.Signals): Promise<void> {
   await once(child, 'exit')
 }
 
-/** Calls go to one of them, and to the next when that one is gone. */
+/** Connects to one of the servers, and to the next server after a connection failure. */
 function connect(urls: readonly string[]): Client {
   let at = Math.floor(Math.random() * urls.length)
   const send = async (request: Request): Promise<Response> => {
@@ -55,18 +55,18 @@ function connect(urls: readonly string[]): Client {
   return createClient({ baseUrl: 'http://any', fetch: send, attempts: 1000, baseDelayMs: 20, maxDelayMs: 200 })
 }
 
-/** A node that never gives up: what it has finished it delivers, whatever becomes of the server in between. */
-async function work(client: Client, id: string, stop: AbortSignal): Promise<string[]> {
+/** Runs a node that retries until every finished session is delivered, also across server failures. */
+async function runNode(client: Client, id: string, stop: AbortSignal): Promise<string[]> {
   const node = await TestNode.join(client, id)
   const delivered: string[] = []
   const held = new Map<string, SessionOrder>()
   const deliver = async (order: SessionOrder): Promise<void> => {
-    const isSpoilt = order.attempt === 1 && Number.parseInt(order.sessionId.at(-1)!, 16) % 5 === 0
+    const isFailing = order.attempt === 1 && Number.parseInt(order.sessionId.at(-1)!, 16) % 5 === 0
     const failure = { code: 'runtime.gone', message: 'gone', status: 500 } as const
-    const more = isSpoilt ? ({ status: 'ERROR', failure, grade: undefined } as const) : {}
+    const more = isFailing ? ({ status: 'ERROR', failure, grade: undefined } as const) : {}
     try {
       await node.complete(order, more)
-      if (!isSpoilt) delivered.push(order.sessionId)
+      if (!isFailing) delivered.push(order.sessionId)
     } catch (error) {
       if (!(error instanceof RolloutError) || error.code !== 'request.stale') throw error
     } finally {
@@ -88,7 +88,7 @@ async function countFiles(dir: string): Promise<number> {
   return names.filter((entry) => entry.isFile()).length
 }
 
-test('an embedded server that is killed again and again loses nothing and takes nothing twice', async () => {
+test('an embedded server that is killed repeatedly loses no session and accepts each result once', async () => {
   const settings = { database: { dir: join(scratch, 'one') }, filesDir: join(scratch, 'one-files'), leaseMs: 3000 }
   const port = await freePort()
   const start = () => startProcess({ ...settings, listen: { host: '127.0.0.1', port } })
@@ -96,7 +96,7 @@ test('an embedded server that is killed again and again loses nothing and takes 
   const client = connect([server.url])
   const tasks = Array.from({ length: 4 }, (_, i) => makeTask(`t${i}`, 10))
   const stop = new AbortController()
-  const nodes = ['a', 'b'].map((id) => work(connect([server.url]), id, stop.signal))
+  const nodes = ['a', 'b'].map((id) => runNode(connect([server.url]), id, stop.signal))
   for (const body of tasks) {
     await client.submitTask({ body })
     await setTimeout(Math.random() * 400)
@@ -105,7 +105,7 @@ test('an embedded server that is killed again and again loses nothing and takes 
   }
   await expectAllOnce(client, tasks, nodes, stop)
   await end(server.child, 'SIGTERM')
-  await expectBooks({ dir: settings.database.dir })
+  await expectConsistentDispatch({ dir: settings.database.dir })
 })
 
 async function freePort(): Promise<number> {
@@ -140,8 +140,8 @@ async function expectAllOnce(
   expect(delivered.toSorted()).toEqual(results.toSorted())
 }
 
-async function expectBooks(place: { dir: string } | { url: string }): Promise<void> {
-  await using database = await openDatabase(place)
+async function expectConsistentDispatch(location: { dir: string } | { url: string }): Promise<void> {
+  await using database = await openDatabase(location)
   expect(await auditBooks(database)).toEqual([])
 }
 
@@ -156,14 +156,14 @@ if (reason !== undefined) {
     })
     afterAll(() => postgres?.[Symbol.asyncDispose]())
 
-    test('share the work; when one is killed nothing is lost and nothing taken twice', async () => {
+    test('share the sessions; when one server is killed, no session is lost and each result is accepted once', async () => {
       const url = await postgres.createDatabase('shared')
       const settings = { database: { url }, filesDir: join(scratch, 'shared-files'), leaseMs: 3000 }
       const [one, two] = await Promise.all([startProcess(settings), startProcess(settings)])
       const client = connect([two.url])
       const tasks = Array.from({ length: 8 }, (_, i) => makeTask(`t${i}`, 10))
       const stop = new AbortController()
-      const nodes = ['a', 'b', 'c', 'd'].map((id) => work(connect([one.url, two.url]), id, stop.signal))
+      const nodes = ['a', 'b', 'c', 'd'].map((id) => runNode(connect([one.url, two.url]), id, stop.signal))
       const watcher = collect(client, tasks.length)
       for (const [i, body] of tasks.entries()) {
         await connect([one.url, two.url]).submitTask({ body })
@@ -172,12 +172,12 @@ if (reason !== undefined) {
       await expectAllOnce(client, tasks, nodes, stop)
       expect((await watcher).toSorted()).toEqual(tasks.map(({ task_id }) => task_id))
       await end(two.child, 'SIGTERM')
-      await expectBooks({ url })
-      // Of each result that counts, and of those that were spoilt and made again; no more than that may be left.
+      await expectConsistentDispatch({ url })
+      // One file per accepted result; results of repeated attempts may add more.
       expect(await countFiles(settings.filesDir)).toBeGreaterThanOrEqual(80)
     })
 
-    test('one hears at once of what is done at the other', async () => {
+    test('a change on one server wakes long polls on the other server at once', async () => {
       const database = { url: await postgres.createDatabase('both') }
       const filesDir = join(scratch, 'both-files')
       await using one = await startTestServer({ database, filesDir })
@@ -197,7 +197,7 @@ if (reason !== undefined) {
       expect(performance.now() - completed).toBeLessThan(3000)
     })
 
-    test('a database that is restarted is said to be away, and is used again when it is back', async () => {
+    test('requests return store.unavailable while the database restarts, and runNode again afterwards', async () => {
       await using at = await startTestServer({ database: { url: await postgres.createDatabase('away') } })
       const node = await TestNode.join(at.client, 'n')
       await at.client.submitTask({ body: makeTask('t', 2) })
@@ -206,7 +206,7 @@ if (reason !== undefined) {
       await events.next()
       const statuses = new Set<string>()
       let isDown = true
-      const ask = (async () => {
+      const polling = (async () => {
         while (isDown) {
           const response = await fetch(`${at.server.url}/tasks`)
           const body = (await response.json()) as { error?: { code: string } }
@@ -216,10 +216,10 @@ if (reason !== undefined) {
       })()
       await postgres.crash()
       isDown = false
-      await ask
+      await polling
       for (const status of statuses) expect(['200  ', '503 store.unavailable 1']).toContain(status)
       await expect.poll(async () => (await fetch(`${at.server.url}/health`)).status, { timeout: 10_000 }).toBe(200)
-      // Those who wait are woken again, too: what listens to the database has been connected anew.
+      // Long polls are woken too, so the server has renewed its LISTEN connection to the database.
       const waiting = at.client.getTask({ params: { task_id: 't' }, query: { wait: 30, known_completed: 0 } })
       expect(await node.complete(order!)).toMatchObject({ kind: 'accepted' })
       expect(await waiting).toMatchObject({ completed_sessions: 1 })
@@ -229,7 +229,7 @@ if (reason !== undefined) {
       expect(await lease).toHaveLength(1)
     })
 
-    test('a task of hundreds of megabytes is sent without being held', async () => {
+    test('a task status of hundreds of megabytes is streamed without buffering', async () => {
       const database = { url: await postgres.createDatabase('large') }
       const server = await startProcess({ database, filesDir: join(scratch, 'large-files'), leaseMs: 600_000 })
       const client = createClient({ baseUrl: server.url })
@@ -258,7 +258,7 @@ if (reason !== undefined) {
   })
 }
 
-/** The ids of so many tasks, as the events tell that they are over. */
+/** Returns the ids of the first `count` tasks for which a task.completed event arrives. */
 async function collect(client: Client, count: number): Promise<string[]> {
   const ids: string[] = []
   for await (const { data } of client.streamEvents({ query: { last_event_id: '0-0' } })) {

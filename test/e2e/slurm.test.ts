@@ -19,8 +19,8 @@ const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
 const script = fileURLToPath(new URL('../../examples/scripts/hello.yaml', import.meta.url))
 const reason = whyNoSlurm()
 const LEASE_SECONDS = 10
-/** Slurm needs half a minute to give up a machine, and this machine may have other things to do. */
-const PATIENT = { timeout: 100_000, interval: 200 }
+/** Slurm needs half a minute to mark a machine as down, and longer on a busy machine. */
+const POLL_OPTIONS = { timeout: 100_000, interval: 200 }
 
 let dir: string
 let slurm: Slurm
@@ -35,10 +35,10 @@ interface Ran {
   stderr: string
 }
 
-/** `polar cluster slurm …`, as somebody on a login node calls it. */
+/** Runs `polar cluster slurm …` as a user on a login node does. */
 async function cluster(...words: string[]): Promise<Ran> {
   const args = [main, 'cluster', 'slurm', ...words, '--config', join(dir, 'polar.yaml')]
-  // What must not reach a job unless it is asked for.
+  // Must not reach the environment of a job.
   const env = { ...slurm.env, HIDDEN: 'hidden-value' }
   const child = spawn(process.execPath, args, { cwd: dir, env, stdio: ['ignore', 'pipe', 'pipe'] })
   const [stdout, stderr] = await Promise.all([text(child.stdout), text(child.stderr)])
@@ -67,7 +67,7 @@ function commandOf(pid: number): string {
   }
 }
 
-/** `polar node` itself, not the shell that started it nor what it started. */
+/** Returns the process id of `polar node` itself, not of its parent shell or its children. */
 function nodeProcess(machine: string): number {
   const found = slurm.processesOf(machine).jobs.find((pid) => commandOf(pid).includes(`${main} node `))
   if (found === undefined) throw new Error(`No node runs on ${machine}.`)
@@ -113,7 +113,7 @@ async function untilReady(child: ChildProcess): Promise<void> {
   throw new Error('The server ended before it was ready.')
 }
 
-/** An agent that asks the model, says that it was there, and goes on when the gate is open. */
+/** An agent that calls the model, appends a line to the file of its runs, and waits for the gate file. */
 function gated(gate: string): string {
   const file = join(dir, 'gates', gate)
   return bashAgent(`call hello > answer; echo run >> ${file}.runs; until [ -e ${file} ]; do sleep 0.1; done`)
@@ -135,7 +135,7 @@ const sessionsOf = async (taskId: string) =>
 if (reason !== undefined)
   test('nodes as a job array of Slurm', (context) => context.skip(`stands for 7 tests: ${reason}`))
 else {
-  test('up submits a job array, and waits until its nodes have joined', async () => {
+  test('up submits a job array and waits until its nodes have joined', async () => {
     const { code, stdout, stderr } = await cluster('up', '--wait', '60')
     expect(stderr + stdout).not.toContain('rror')
     expect(code).toBe(0)
@@ -145,12 +145,12 @@ else {
       'polar-1-1',
       'polar-1-2',
     ])
-    // Asking for what is there already changes nothing.
+    // A second up with the same settings changes nothing.
     expect(await cluster('up', '--wait', '60')).toMatchObject({ code: 0 })
     expect(slurm.ask('squeue', '--noheader', '--array').trim().split('\n')).toHaveLength(3)
   })
 
-  test('sbatch reads our options as they were meant, whatever is in them', () => {
+  test('sbatch parses options with quotes, backslashes and shell syntax unchanged', () => {
     const comment = String.raw`it's "so" \b $(x) `.concat('`y` # z; é')
     const file = join(dir, 'hostile.sh')
     const workDir = join(dir, 'a "b" c')
@@ -163,7 +163,7 @@ else {
     expect(line).toBe(`2|${comment}`)
   })
 
-  test('no secret is in the script, on a command line, or in what Slurm knows', async () => {
+  test('no secret is in the script, on a command line, in the environment of a job or in the job data of Slurm', async () => {
     const { jobs } = JSON.parse(readFileSync(join(dir, 'data/cluster/slurm.json'), 'utf8')) as {
       jobs: { script: string }[]
     }
@@ -177,16 +177,16 @@ else {
     expect(known.join('\n')).not.toContain('hidden-value')
   })
 
-  test('sessions survive a machine that is lost, and one that Slurm takes for lost while it goes on', async () => {
+  test('sessions survive the loss of a machine, and of a machine that runs on while Slurm considers it lost', async () => {
     await submit('gated', gated('first'), 2)
-    await expect.poll(() => runsOf('first'), PATIENT).toBe(2)
+    await expect.poll(() => runsOf('first'), POLL_OPTIONS).toBe(2)
     const [held] = await sessionsOf('gated')
     const orphan = held!.node_id!
-    const everybody = (await client.listNodes()).map(({ node_id: id }) => id)
-    const victim = everybody.find((id) => id !== orphan)!
+    const nodeIds = (await client.listNodes()).map(({ node_id: id }) => id)
+    const victim = nodeIds.find((id) => id !== orphan)!
     await submit('quick', bashAgent('call hello > answer; sleep 0.5'), 58)
     await expect
-      .poll(async () => (await client.getTask({ params: { task_id: 'quick' } })).completed_sessions, PATIENT)
+      .poll(async () => (await client.getTask({ params: { task_id: 'quick' } })).completed_sessions, POLL_OPTIONS)
       .toBeGreaterThan(3)
 
     const orphanMachine = machineOf(orphan)
@@ -194,27 +194,27 @@ else {
     slurm.loseMachine(machineOf(victim), { killJobs: true })
     slurm.loseMachine(orphanMachine, { killJobs: false })
 
-    // All that can be done without the gate is, by those who are left: the orphan is one of them.
+    // The remaining nodes, the orphan included, complete all sessions that do not wait for the gate.
     await expect
-      .poll(async () => (await client.getTask({ params: { task_id: 'quick' } })).status, PATIENT)
+      .poll(async () => (await client.getTask({ params: { task_id: 'quick' } })).status, POLL_OPTIONS)
       .toBe('completed')
     expect(commandOf(orphanProcess)).toContain(orphan)
 
-    // Slurm has given both machines up, and starts both tasks again; the orphan sleeps through it.
-    await expect.poll(() => stateOf(taskOf(orphan)), PATIENT).toBe('PENDING')
+    // Slurm marks both machines as down and restarts both tasks; the orphan is stopped meanwhile.
+    await expect.poll(() => stateOf(taskOf(orphan)), POLL_OPTIONS).toBe('PENDING')
     process.kill(orphanProcess, 'SIGSTOP')
-    await expect.poll(async () => statesOf(await members()), PATIENT).toEqual(['joined', 'joined', 'joined'])
+    await expect.poll(async () => statesOf(await members()), POLL_OPTIONS).toEqual(['joined', 'joined', 'joined'])
     expect(machineOf(orphan)).not.toBe(orphanMachine)
-    // Its session is somebody else's as soon as its successor has joined.
-    await expect.poll(() => runsOf('first'), PATIENT).toBeGreaterThan(2)
+    // The session of the orphan is leased to another node when the successor of the orphan has joined.
+    await expect.poll(() => runsOf('first'), POLL_OPTIONS).toBeGreaterThan(2)
     open('first')
     await expect
-      .poll(async () => (await client.getTask({ params: { task_id: 'gated' } })).status, PATIENT)
+      .poll(async () => (await client.getTask({ params: { task_id: 'gated' } })).status, POLL_OPTIONS)
       .toBe('completed')
 
-    // It wakes up with a result in its hands, and finds that it is nobody any more.
+    // The orphan continues with a finished result and stops, since its node id belongs to its successor.
     process.kill(orphanProcess, 'SIGCONT')
-    await expect.poll(() => commandOf(orphanProcess), PATIENT).toBe('')
+    await expect.poll(() => commandOf(orphanProcess), POLL_OPTIONS).toBe('')
     const { attempts, status } = await client.getSession({ params: { session_id: held!.session_id } })
     expect(status).toBe('COMPLETED')
     expect(attempts[0]).toMatchObject({ node_id: orphan, ending: 'lost' })
@@ -222,7 +222,7 @@ else {
     expect(attempts.at(-1)).toMatchObject({ ending: 'accepted' })
     const log = readFileSync(join(dir, 'shared folder/logs', `${taskOf(orphan)}.log`), 'utf8')
     expect(log).toContain('another process has joined with the same node id; this process stops')
-    // What it had finished, as somebody would bring it who has not heard of that.
+    // A late delivery of the result of the orphan is rejected.
     const late = {
       schemaVersion: 1 as const,
       sessionId: held!.session_id,
@@ -246,9 +246,9 @@ else {
     expect(all.map((session) => session.status)).toEqual(Array.from({ length: 60 }, () => 'COMPLETED'))
   })
 
-  test('what a task finished and could not deliver is delivered when it runs elsewhere, and not done again', async () => {
+  test('a result that a node could not deliver is delivered by its successor on another machine, and the session is not repeated', async () => {
     await submit('kept', gated('second'), 1)
-    await expect.poll(() => runsOf('second'), PATIENT).toBe(1)
+    await expect.poll(() => runsOf('second'), POLL_OPTIONS).toBe(1)
     const [held] = await sessionsOf('kept')
     const nodeId = held!.node_id!
     const machine = machineOf(nodeId)
@@ -257,18 +257,18 @@ else {
     const outcome = await untilFile(nodeId, held!.session_id, 'outcome.json')
     expect(JSON.parse(readFileSync(outcome, 'utf8'))).toMatchObject({ status: 'COMPLETED' })
     slurm.ask('scontrol', 'update', `NodeName=${machine}`, 'State=DOWN', 'Reason=test')
-    // Its successor, on another machine, has found it.
+    // The successor on another machine has adopted the session.
     await untilFile(nodeId, held!.session_id, 'adopted')
     server.kill('SIGCONT')
     await expect
-      .poll(async () => (await client.getTask({ params: { task_id: 'kept' } })).status, PATIENT)
+      .poll(async () => (await client.getTask({ params: { task_id: 'kept' } })).status, POLL_OPTIONS)
       .toBe('completed')
     const { attempts } = await client.getSession({ params: { session_id: held!.session_id } })
     expect(attempts).toMatchObject([{ attempt: 1, node_id: nodeId, ending: 'accepted' }])
     expect(runsOf('second')).toBe(1)
   })
 
-  test('logs shows the end of each log, and status what Slurm and the server say', async () => {
+  test('logs shows the end of each log, and status shows the states of Slurm and of the server', async () => {
     const { code, stdout } = await cluster('logs', '--lines', '5')
     expect(code).toBe(0)
     for (const task of [0, 1, 2]) expect(stdout).toContain(`==> polar-1-${task} (`)
@@ -276,7 +276,7 @@ else {
     expect(table.stdout).toMatch(/polar-1-0 +joined +1_0 +RUNNING +n\d/)
   })
 
-  test('down drains the nodes and leaves no job, and may be called again', async () => {
+  test('down drains the nodes, leaves no job and can be repeated', async () => {
     const { code, stderr } = await cluster('down', '--grace', '30')
     expect(stderr).toContain('3 nodes drained, 0 cancelled')
     expect(code).toBe(0)
@@ -287,7 +287,7 @@ else {
   })
 }
 
-/** As Slurm calls it. */
+/** Returns the id of the array task in Slurm. */
 function taskOf(nodeId: string): string {
   const [, job, task] = nodeId.split('-')
   return `${job}_${task}`
@@ -297,13 +297,13 @@ function statesOf(all: readonly Member[]): string[] {
   return all.map(({ state }) => state)
 }
 
-/** A file of a session on the shared storage, wherever its node had its folder then; once it is there. */
+/** Waits for a file of a session in any of the folders of its node on the shared storage, and returns its path. */
 async function untilFile(nodeId: string, sessionId: string, name: string): Promise<string> {
-  const turns = join(dir, 'shared folder/nodes', nodeId)
+  const folders = join(dir, 'shared folder/nodes', nodeId)
   const find = (): string[] =>
-    readdirSync(turns)
-      .map((turn) => join(turns, turn, 'nodes', nodeId, 'sessions', sessionId, name))
+    readdirSync(folders)
+      .map((folder) => join(folders, folder, 'nodes', nodeId, 'sessions', sessionId, name))
       .filter((file) => existsSync(file))
-  await expect.poll(find, PATIENT).toHaveLength(1)
+  await expect.poll(find, POLL_OPTIONS).toHaveLength(1)
   return find()[0]!
 }

@@ -36,7 +36,7 @@ for (const { network, ...config } of kinds) {
 
     beforeAll(async () => {
       dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-snapshots-'))
-      // Room for two of them.
+      // Enough for two snapshots.
       const limits = { snapshotsMaxGb: 8 / 1024 }
       runtime = runtimes.create(runtimes.config.parse({ ...config, ...limits }), {
         dir: join(dir, 'data'),
@@ -62,7 +62,7 @@ for (const { network, ...config } of kinds) {
     }
     const nameIn = async (sandbox: Sandbox) => String(await sandbox.readFile('name', { maxBytes: 100 }))
 
-    test('are removed when there are too many, but for those that sandboxes stand on', async (context) => {
+    test('are removed above the size limit, except those that a sandbox uses', async (context) => {
       if (unusable !== undefined) return context.skip(unusable)
       await keep('first')
       await using user = await start('first')
@@ -79,7 +79,7 @@ for (const { network, ...config } of kinds) {
       await runtime.removeOldSnapshots!()
       await using last = await start('fifth')
       expect(await nameIn(last)).toBe('fifth')
-      // The name is free again for whoever prepares it anew.
+      // The name of a removed snapshot can be used again.
       await keep('second')
       await using again = await start('second')
       expect(await nameIn(again)).toBe('second')

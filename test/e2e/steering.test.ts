@@ -11,7 +11,7 @@ async function polar<T>(...args: string[]): Promise<T> {
   return JSON.parse(stdout) as T
 }
 
-test('what steered a call is recorded and not trained; what may not be sent is refused or dropped', async () => {
+test('steered calls are recorded and not trained; fields that are not allowed are rejected or dropped', async () => {
   await using stack = await Stack.start({ script })
   const { baseUrl, key, id } = stack.session
   const post = async (path: string, body: unknown): Promise<{ status: number; body: unknown }> => {
@@ -22,7 +22,7 @@ test('what steered a call is recorded and not trained; what may not be sent is r
   const chat = (fields: object): ReturnType<typeof post> =>
     post('/v1/chat/completions', { model: 'tiny', messages, ...fields })
 
-  // Refused in the shape of the API, before the engine is asked.
+  // Rejected with an error body of the API, before the engine is called.
   const url = 'http://169.254.169.254/latest/'
   const picture = { role: 'user', content: [{ type: 'image', source: { type: 'url', url } }] }
   expect(await chat({ logit_bias: { '5': 100 } })).toMatchObject({
@@ -39,7 +39,7 @@ test('what steered a call is recorded and not trained; what may not be sent is r
   expect(await post('/v1/messages/count_tokens', { model: 'm', messages: [picture] })).toMatchObject({ status: 400 })
   expect(await stack.engineCalls().catch(() => [])).toEqual([])
 
-  // Answered.
+  // Answered by the engine.
   const plain = await chat({
     store: false,
     model: 'base:adapter',

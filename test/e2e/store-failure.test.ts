@@ -16,8 +16,8 @@ beforeAll(async () => {
 })
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
-describe('a place that cannot be written', () => {
-  test('the harness is still answered, and the session says it is incomplete', async () => {
+describe('a folder that cannot be written', () => {
+  test('the harness gets its answer, and reading the session fails with store.unavailable', async () => {
     const file = join(scratch, 'a-file')
     await writeFile(file, '')
     await using stack = await Stack.start({ script: 'default: { text: fine }', dir: join(file, 'sessions') })
@@ -27,7 +27,7 @@ describe('a place that cannot be written', () => {
     await expect(stack.recorded()).rejects.toMatchObject({ code: 'store.unavailable' })
   })
 
-  test('polar record says so before it starts the harness', async () => {
+  test('polar record reports the error before it starts the harness', async () => {
     const file = join(scratch, 'another-file')
     await writeFile(file, '')
     const run = spawnSync(process.execPath, [main, 'record', '--out', join(file, 'x'), '--', 'false'], {
@@ -41,13 +41,15 @@ describe('a place that cannot be written', () => {
 describe('a disk that fills up', () => {
   const mountable = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 
-  test('calls of the harness are answered, then refused with 503, and the session is marked incomplete', ({ skip }) => {
+  test('calls are answered until the disk is full, then rejected with 503, and the session is marked incomplete', ({
+    skip,
+  }) => {
     if (!mountable) skip('needs unshare and mount of a tmpfs in a user namespace')
     const script = join(scratch, 'script.yaml')
     const disk = join(scratch, 'disk')
     writeFileSync(script, 'default: { tokens: 2000 }')
     mkdirSync(disk)
-    // 256 KiB of disk; the calls need far more.
+    // A disk of 256 KiB; the calls need far more.
     const inside = `mount -t tmpfs -o size=256k none "$1" && shift && exec "$@"`
     const record = [process.execPath, main, 'record', '--json', '--script', script, '--out', disk, '--']
     const run = spawnSync(
@@ -59,7 +61,7 @@ describe('a disk that fills up', () => {
     )
     const [, answered, refused] = /(\d+) calls answered, (\d+) refused/.exec(run.stderr) ?? []
     expect(Number(answered) + Number(refused), run.stderr).toBe(60)
-    // The call during which the disk filled up still has its answer.
+    // The call during which the disk fills up is still answered.
     expect(Number(answered)).toBeGreaterThan(0)
     expect(Number(refused)).toBeGreaterThan(0)
     const summary = JSON.parse(run.stdout) as { complete: boolean; incomplete_reasons: string[] }

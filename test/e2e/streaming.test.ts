@@ -5,7 +5,7 @@ import { describe, expect, test } from 'vitest'
 import { startRechunkProxy } from '../support/rechunk-proxy.ts'
 import { Stack } from '../support/stack.ts'
 
-/** A call as raw HTTP, so that headers and frames can be timed. */
+/** Sends a call as raw HTTP, so that headers and frames can be timed. */
 function call(
   stack: Stack,
   body: object,
@@ -41,7 +41,7 @@ function textOf(sse: string): string {
 }
 
 describe('a slow engine', () => {
-  test('the harness has its headers and a frame before the first token, and the same answer in the end', async () => {
+  test('the harness receives headers and one frame before the first token, then the complete answer', async () => {
     await using stack = await Stack.start({ script: 'default: { text: at last, first_token_ms: 6000 }' })
     const startedAt = performance.now()
     const response = await call(stack, { stream: true }).response
@@ -52,7 +52,7 @@ describe('a slow engine', () => {
     expect(textOf(first.toString() + (await read(response)))).toBe('at last')
   })
 
-  test('a quick refusal keeps its own status', async () => {
+  test('an immediate error of the engine keeps its HTTP status', async () => {
     const script = 'default: { text: x, fault: { kind: status, status: 429, retry_after_seconds: 3 } }'
     await using stack = await Stack.start({ script })
     const response = await call(stack, { stream: true }).response
@@ -61,10 +61,10 @@ describe('a slow engine', () => {
 })
 
 describe('an engine that ends its response after its last event', () => {
-  test('is asked over one connection to the engine, stream after stream', async () => {
+  test('serves consecutive streams over one connection', async () => {
     await using proxies = new AsyncDisposableStack()
     let connections = 0
-    // The response's end comes in a piece of its own, as real servers send it.
+    // The end of the response arrives in a separate chunk, as real servers send it.
     const via = async (url: string): Promise<string> => {
       const proxy = proxies.use(
         await startRechunkProxy(
@@ -81,8 +81,8 @@ describe('an engine that ends its response after its last event', () => {
   })
 })
 
-describe('a harness that leaves', () => {
-  test('frees the engine at once, before and after the first token', async () => {
+describe('a harness that disconnects', () => {
+  test('cancels the generation at once, before and after the first token', async () => {
     for (const script of [
       'default: { tokens: 5000, first_token_ms: 60000 }',
       'default: { tokens: 5000, per_token_ms: 20 }',
@@ -92,7 +92,7 @@ describe('a harness that leaves', () => {
       await Promise.race([response.then((answer) => once(answer, 'data')), sleep(300)])
       await expect.poll(() => stack.engine.runningCount, { interval: 2 }).toBe(1)
       cancel()
-      // A fraction of what the generation would take.
+      // A fraction of the duration of the generation.
       await expect.poll(() => stack.engine.runningCount, { interval: 2, timeout: 20_000 }).toBe(0)
       const [turn] = (await stack.recorded()).turns
       expect(turn).toMatchObject({ delivery: 'undelivered', failure: { code: 'request.client-gone' } })
@@ -100,11 +100,11 @@ describe('a harness that leaves', () => {
   })
 })
 
-describe('a harness that tries again', () => {
+describe('a harness that retries', () => {
   const script = 'default: { text: one answer for both, per_token_ms: 30 }'
   const retry = { 'x-stainless-retry-count': '1' }
 
-  test('joins its own call while that is under way: one generation, two deliveries', async () => {
+  test('joins its own call while that is running: one generation, two deliveries', async () => {
     await using stack = await Stack.start({ script })
     const first = call(stack, { stream: true })
     await once(await first.response, 'data')
@@ -117,7 +117,7 @@ describe('a harness that tries again', () => {
     expect(await stack.engineCalls()).toHaveLength(1)
   })
 
-  test('is a sibling once the first call is over, and says of which', async () => {
+  test('creates a new call with retryOf when the first call has ended', async () => {
     await using stack = await Stack.start({ script })
     await read(await call(stack, { stream: true }).response)
     await read(await call(stack, { stream: true }, retry).response)
@@ -125,7 +125,7 @@ describe('a harness that tries again', () => {
     expect(turns.map((turn) => turn.retryOf)).toEqual([undefined, turns[0]?.id])
   })
 
-  test('joins by idempotency key, and equal bodies alone are no retry', async () => {
+  test('joins a call with the same idempotency key; equal bodies alone do not count as a retry', async () => {
     await using stack = await Stack.start({ script })
     const key = { 'idempotency-key': 'k1' }
     const answers = await Promise.all(
@@ -137,7 +137,7 @@ describe('a harness that tries again', () => {
     expect(turns.every((turn) => turn.delivery === 'delivered')).toBe(true)
   })
 
-  test('headers that say who asked are kept, keys are not', async () => {
+  test('headers that identify the caller are stored, keys are not', async () => {
     await using stack = await Stack.start({ script: 'default: { text: x }' })
     await read(await call(stack, {}, { 'x-claude-code-agent-id': 'a7' }).response)
     const [turn] = (await stack.recorded()).turns

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { describeEvaluator } from '../../src/trajectory/evaluators/evaluator.contract.ts'
 import { createTinyRepository } from '../support/tiny-repository.ts'
 
-/** Tests in a language that every sandbox has, reported as pytest reports them. */
+/** Tests in shell, which every sandbox has, with output in the format of pytest. */
 const RUN = `. ./code.sh
 bad=0
 check() { if [ "$2" = "$3" ]; then echo "PASSED tests/code.sh::$1"; else echo "FAILED tests/code.sh::$1"; bad=1; fi; }

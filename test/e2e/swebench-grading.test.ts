@@ -41,7 +41,7 @@ interface Theirs {
   report: { resolved: boolean; tests_status?: { FAIL_TO_PASS: object; PASS_TO_PASS: object } }
 }
 
-/** Ours that the package has under no name. */
+/** Our parsers without an equivalent in the package. */
 const ONLY_OURS = new Set(['unittest', 'mocha', 'gotest_json', 'pytest_pydantic'])
 const PARSERS = logParserNames.filter((name) => !ONLY_OURS.has(name))
 
@@ -52,9 +52,9 @@ function gradeWithPackage(cases: readonly Case[]): { parsers: string[]; results:
   return JSON.parse(run.stdout) as { parsers: string[]; results: Theirs[] }
 }
 
-/** By the package's rules alone, without our doubts. */
+/** Grades by the rules of the package alone, without our additional checks. */
 function gradeWithUs({ parser, log, evalType, exitCode, ...tests }: Case) {
-  // The package reads what is between two marks, which are lines of their own.
+  // The package parses the text between two marker lines.
   const statuses = toStatusMap(findLogParser(parser)!(`\n${log}\n`))
   const report = reportTests(statuses, tests, evalType)
   const isKnown = statuses.size > 0 || saysThatTestsRan(log)
@@ -82,7 +82,7 @@ function compare(cases: readonly Case[]): number {
       const { FAIL_TO_PASS, PASS_TO_PASS } = theirs.report.tests_status
       expect(ours.report, about).toEqual({ FAIL_TO_PASS, PASS_TO_PASS })
     }
-    // A test in neither list counts as resolved for the package, as for us where no doubt is asked for.
+    // A test in neither list counts as resolved for the package, and for us without the additional checks.
     expect(ours.resolved, about).toBe(theirs.report.resolved)
     compared += 1
   }
@@ -194,7 +194,7 @@ func TestNested(t *testing.T) {
 `,
 }
 
-/** Logs as real runners write them. */
+/** Returns logs of real test runners. */
 function realLogs(): { parsers: string[]; log: string }[] {
   for (const [path, text] of Object.entries(PROJECT)) {
     mkdirSync(dirname(join(dir, path)), { recursive: true })
@@ -226,7 +226,7 @@ function realLogs(): { parsers: string[]; log: string }[] {
   })
 }
 
-/** A few of the tests that are there, one cut short and one that is not. */
+/** Selects tests of the log, for some seeds with a truncated name or an unknown test. */
 function pick(log: string, parser: string, seed: number): Pick<Case, 'FAIL_TO_PASS' | 'PASS_TO_PASS'> {
   const statuses = toStatusMap(findLogParser(parser)!(log))
   const names = [...statuses.keys()]
@@ -243,7 +243,7 @@ function pick(log: string, parser: string, seed: number): Pick<Case, 'FAIL_TO_PA
   }
 }
 
-test('real logs are read and graded as the swebench package does', ({ skip }) => {
+test('real logs are parsed and graded as by the swebench package', ({ skip }) => {
   if (missing !== undefined) skip(`the swebench package cannot be installed here: ${missing}`)
   const logs = realLogs()
   expect(logs.length).toBeGreaterThanOrEqual(9)
@@ -362,7 +362,7 @@ const line = fc.oneof(
       .map(([indent, sign, name, time]) => `${indent}${sign} ${name}${time}`),
   },
 )
-/** Lines as single runners have them. */
+/** Lines that only one runner writes. */
 const special = fc
   .tuple(
     fc.constantFrom(...NAMES),
@@ -392,19 +392,19 @@ const randomCase = fc.record({
   seed: fc.nat(1000),
 })
 
-test('whatever a log says, it is read and graded as the swebench package does', ({ skip }) => {
+test('random logs are parsed and graded as by the swebench package', ({ skip }) => {
   if (missing !== undefined) skip(`the swebench package cannot be installed here: ${missing}`)
   const cases = fc.sample(randomCase, { numRuns: 12_000, seed: 6 }).map(({ seed, ...rest }): Case => {
     return { ...rest, ...pick(rest.log, rest.parser, seed) }
   })
   expect(compare(cases)).toBeGreaterThan(11_000)
   for (const parser of PARSERS) {
-    const telling = cases.filter((each) => each.parser === parser && gradeWithUs(each).statuses.size > 0)
-    expect(telling.length, parser).toBeGreaterThan(30)
+    const withStatuses = cases.filter((each) => each.parser === parser && gradeWithUs(each).statuses.size > 0)
+    expect(withStatuses.length, parser).toBeGreaterThan(30)
   }
 }, 240_000)
 
-test('every parser of ours that the package has too is compared', ({ skip }) => {
+test('every parser that the package has too is compared', ({ skip }) => {
   if (missing !== undefined) skip(`the swebench package cannot be installed here: ${missing}`)
   const { parsers } = gradeWithPackage([])
   expect(parsers).toEqual(expect.arrayContaining(PARSERS.map((name) => `parse_log_${name}`)))

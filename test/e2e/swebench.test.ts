@@ -104,13 +104,13 @@ const needsPython = test.extend('python', async ({ skip }) => {
   return python
 })
 
-/** A file, written as it is. */
+/** Returns a command that writes `text` to a file unchanged. */
 function put(path: string, text: string): string {
   return `mkdir -p "$(dirname '${path}')" && cat > '${path}' <<'END_OF_FILE'\n${text}\nEND_OF_FILE\n`
 }
 
-describe('what is graded', () => {
-  needsPython('the gold patch is worth 1, with evidence', async () => {
+describe('the graded patch', () => {
+  needsPython('the gold patch gets reward 1, with evidence', async () => {
     const { result, evidence, graders } = await grade(FIX)
     expect(reportOf(result)).toMatchObject({ resolved: true, canary: 'failed', control_run: false, exit_code: 1 })
     expect(result).toMatchObject({ outcome_reward: 1, components: { fail_to_pass: 1, pass_to_pass: 1 } })
@@ -120,27 +120,32 @@ describe('what is graded', () => {
     expect(JSON.parse(evidence.get('report.json')!.toString())).toMatchObject({ instance_id: 'tiny__calc-1' })
   })
 
-  needsPython('no patch is worth 0 and needs no sandbox', async () => {
+  needsPython('an empty patch gets reward 0 and needs no sandbox', async () => {
     const { result, graders } = await grade('true')
     expect(result.outcome_reward).toBe(0)
     expect(reportOf(result)).toMatchObject({ empty_generation: true, resolved: false })
     expect(graders).toBe(0)
   })
 
-  needsPython('a patch that fixes only a part is worth 0, with its parts', async () => {
-    const half = put('calc/core.py', BROKEN.replace('a - b', 'a + b if a > 0 else a - b'))
-    const { result } = await grade(half)
-    expect(result).toMatchObject({ outcome_reward: 0, components: { fail_to_pass: 0.5, pass_to_pass: 1 } })
-    expect(reportOf(result)).toMatchObject({
-      FAIL_TO_PASS: {
-        success: ['tests/test_core.py::CalcTest::test_add'],
-        failure: ['tests/test_signs.py::test_negative'],
-      },
-    })
-  })
+  needsPython(
+    'a patch that passes only some tests gets reward 0, with the share of passed tests as components',
+    async () => {
+      const half = put('calc/core.py', BROKEN.replace('a - b', 'a + b if a > 0 else a - b'))
+      const { result } = await grade(half)
+      expect(result).toMatchObject({ outcome_reward: 0, components: { fail_to_pass: 0.5, pass_to_pass: 1 } })
+      expect(reportOf(result)).toMatchObject({
+        FAIL_TO_PASS: {
+          success: ['tests/test_core.py::CalcTest::test_add'],
+          failure: ['tests/test_signs.py::test_negative'],
+        },
+      })
+    },
+  )
 
-  needsPython('commits, staged, untracked and forced files all count, and so do links and modes', async () => {
-    const agent = `
+  needsPython(
+    'the patch contains committed, staged, untracked and force-added files, links and file modes',
+    async () => {
+      const agent = `
 git config user.email a@b; git config user.name a
 ${put('calc/one.py', 'from calc.two import plus')}
 git add calc/one.py; git commit -qm one
@@ -153,15 +158,18 @@ ${put('calc/real_four.py', 'def plus(a, b):\n    return a + b')}
 ln -s real_four.py calc/four.py
 ${put('calc/core.py', 'from calc.one import plus\n\n\ndef add(a, b):\n    return plus(a, b)\n\n\ndef multiply(a, b):\n    return a * b')}
 chmod +x calc/core.py`
-    const { result, evidence } = await grade(agent)
-    expect(result.outcome_reward).toBe(1)
-    expect(evidence.get('patch.diff')?.toString()).toMatch(
-      /new file mode 120000[\s\S]*new mode 100755|new mode 100755[\s\S]*new file mode 120000/,
-    )
-  })
+      const { result, evidence } = await grade(agent)
+      expect(result.outcome_reward).toBe(1)
+      expect(evidence.get('patch.diff')?.toString()).toMatch(
+        /new file mode 120000[\s\S]*new mode 100755|new mode 100755[\s\S]*new file mode 120000/,
+      )
+    },
+  )
 
-  needsPython('no setting, attribute, hook or filter in the repository changes what is collected', async () => {
-    const agent = `${FIX}
+  needsPython(
+    'settings, attributes, hooks and filters of the repository do not change the collected patch',
+    async () => {
+      const agent = `${FIX}
 printf '* -diff\n*.py filter=evil diff=evil\n*.py text eol=crlf\n' > .gitattributes
 printf '*.py filter=evil\n' > .git/info/attributes
 printf '*\n' > .git/info/exclude
@@ -171,12 +179,13 @@ git config core.autocrlf true; git config core.hooksPath "$PWD/hooks"; git confi
 git config core.fsmonitor /bin/false; git config core.worktree /tmp; git config core.excludesFile .gitattributes
 git config diff.renames copies; git config color.ui always
 git update-index --assume-unchanged calc/core.py`
-    const { result, evidence } = await grade(agent)
-    expect(result.outcome_reward).toBe(1)
-    expect(evidence.get('patch.diff')?.toString()).toContain('+    return a + b\n')
-  })
+      const { result, evidence } = await grade(agent)
+      expect(result.outcome_reward).toBe(1)
+      expect(evidence.get('patch.diff')?.toString()).toContain('+    return a + b\n')
+    },
+  )
 
-  needsPython('repositories within the repository are left out', async () => {
+  needsPython('nested repositories are not part of the patch', async () => {
     const clone = 'mkdir copy empty && git -C copy init -q && git -C empty init -q && touch copy/x empty/y'
     const commit = 'git -C copy add x && git -C copy -c user.name=a -c user.email=a@b commit -qm x'
     const { result, evidence } = await grade(`${FIX} && ${clone} && ${commit}`)
@@ -184,7 +193,7 @@ git update-index --assume-unchanged calc/core.py`
     expect(evidence.get('patch.diff')?.toString()).not.toContain('copy')
   })
 
-  needsPython('a file or patch over the limit is the policy’s failure', async () => {
+  needsPython('a file or patch above the size limit gets reward 0 and counts as caused by the agent', async () => {
     const { result } = await grade(`${FIX}; head -c 3000000 /dev/zero > big.bin`, { max_patch_bytes: 2_000_000 })
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { failure: 'workspace.too-large' } })
     expect(String(result.metadata['message'])).toContain('big.bin')
@@ -193,14 +202,14 @@ git update-index --assume-unchanged calc/core.py`
     expect(second).toMatchObject({ outcome_reward: 0, metadata: { failure: 'workspace.too-large' } })
   })
 
-  needsPython('what programs leave behind is no part of the patch', async () => {
+  needsPython('generated files such as node_modules and __pycache__ are not part of the patch', async () => {
     const agent = `${FIX}; printf '' > .gitignore; mkdir -p node_modules/x calc/__pycache__; echo 1 > node_modules/x/i.js; echo 1 > calc/__pycache__/a.pyc`
     const { result, evidence } = await grade(agent)
     expect(result.outcome_reward).toBe(1)
     expect(evidence.get('patch.diff')?.toString()).not.toMatch(/i\.js|a\.pyc/)
   })
 
-  needsPython('a repository that the agent destroyed is worth 0', async () => {
+  needsPython('a destroyed repository gets reward 0', async () => {
     const { result } = await grade('rm -rf .git')
     expect(result.outcome_reward).toBe(0)
     expect(reportOf(result)).toMatchObject({ failed_collect: true })
@@ -208,7 +217,7 @@ git update-index --assume-unchanged calc/core.py`
     expect((await grade(rewritten)).result.outcome_reward).toBe(0)
   })
 
-  needsPython('what an image has beside its base commit is not taken for the agent’s', async () => {
+  needsPython('changes of the image against its base commit are not part of the patch', async () => {
     const image =
       "printf 'pinned\\n' > requirements.txt; sed -i s/3/4/ tests/helper.py; mkdir -p tools; touch tools/env"
     const commit = 'git -c user.name=a -c user.email=a@b commit -qam env'
@@ -236,7 +245,7 @@ describe('swebench_harness, with the settings of NVIDIA Polar', () => {
     return grade(agent, {}, { evaluator: evaluators.create(evaluators.config.parse(given), deps) })
   }
 
-  needsPython('patch_command takes the patch from a copy of the repository', async () => {
+  needsPython('patch_command reads the patch from a copy of the repository', async () => {
     const agent = `${copy} && ${FIX} && mkdir .claude && echo x > .claude/x`
     const { result, evidence } = await gradeTheirs(agent, {
       patch_command: patchCommand,
@@ -246,17 +255,17 @@ describe('swebench_harness, with the settings of NVIDIA Polar', () => {
     expect(evidence.get('graded.diff')?.toString()).not.toContain('.claude')
   })
 
-  needsPython('without patch_command the patch is what git sees in repo_dir', async () => {
+  needsPython('without patch_command the patch contains the changes that git reports in repo_dir', async () => {
     expect((await gradeTheirs(FIX)).result.outcome_reward).toBe(1)
     expect((await gradeTheirs('true')).result.outcome_reward).toBe(0)
   })
 
-  needsPython('a patch_command that fails in a new sandbox too gives no reward', async () => {
+  needsPython('a patch_command that also fails in a new sandbox gives no reward', async () => {
     const graded = gradeTheirs(FIX, { patch_command: 'cd /no/such/folder && git diff' })
     await expect(graded).rejects.toMatchObject({ code: 'evaluator.crashed' })
   })
 
-  needsPython('a patch_command that fails only where the agent was is worth 0', async () => {
+  needsPython('a patch_command that fails only in the sandbox of the agent gives reward 0', async () => {
     const { result } = await gradeTheirs('rm -rf .git', { patch_command: 'cd /workspace && git diff HEAD' })
     expect(result.outcome_reward).toBe(0)
     expect(reportOf(result)).toMatchObject({ failed_collect: true })
@@ -268,7 +277,7 @@ describe('a patch that did not come from git', () => {
     beforeEvaluate: ({ submission }: { submission: string }) => writeFile(join(submission, 'patch.diff'), patch),
   })
 
-  needsPython('that cannot be applied is worth 0', async () => {
+  needsPython('gets reward 0 if it does not apply', async () => {
     const { result } = await grade(
       'true',
       {},
@@ -279,12 +288,12 @@ describe('a patch that did not come from git', () => {
     expect(result.outcome_reward).toBe(0)
   })
 
-  needsPython('that is a little off is applied as patch(1) does', async () => {
+  needsPython('is applied with fuzz, as by patch(1)', async () => {
     const off = String(row['patch']).replace(' def add(a, b):', ' def add(x, y):')
     expect((await grade('true', {}, submit(off))).result.outcome_reward).toBe(1)
   })
 
-  needsPython('that hides a protected file behind another is told by what it changes', async () => {
+  needsPython('has its changes to protected files dropped, also in a part without a git header', async () => {
     const hidden = '--- /dev/null\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+X = 1\n'
     const { result } = await grade('true', {}, submit(`${String(row['patch'])}${hidden}`))
     expect(reportOf(result)).toMatchObject({
@@ -298,7 +307,7 @@ describe('a required test that no log line names', () => {
   const renamed = ['tests/test_core.py::Calc::test_add', 'tests/test_signs.py::test_negative']
 
   needsPython(
-    'has no reward when the gold patch does not report it either, and the nearest names are given',
+    'gives no reward if the gold patch does not report it either, and the failure lists the nearest names',
     async () => {
       const graded = grade(FIX, { instance: { ...row, FAIL_TO_PASS: renamed } })
       await expect(graded).rejects.toMatchObject({
@@ -310,15 +319,12 @@ describe('a required test that no log line names', () => {
     },
   )
 
-  needsPython(
-    'has no reward in a row without a gold patch when the run without a patch does not report it',
-    async () => {
-      const graded = grade(FIX, { instance: { ...row, patch: '', FAIL_TO_PASS: renamed } })
-      await expect(graded).rejects.toMatchObject({ code: 'evaluator.tests-not-reported' })
-    },
-  )
+  needsPython('gives no reward in a row without gold patch if the run without a patch does not report it', async () => {
+    const graded = grade(FIX, { instance: { ...row, patch: '', FAIL_TO_PASS: renamed } })
+    await expect(graded).rejects.toMatchObject({ code: 'evaluator.tests-not-reported' })
+  })
 
-  needsPython('costs no second run when another required test failed by name', async () => {
+  needsPython('needs no second run if another required test failed by name', async () => {
     const { result, graders } = await grade(put('calc/more.py', 'X = 1'), {
       instance: { ...row, FAIL_TO_PASS: renamed },
     })
@@ -332,7 +338,7 @@ describe('a required test that no log line names', () => {
     })
   })
 
-  needsPython('is worth 0 when the gold patch reports it: the patch is why it is missing', async () => {
+  needsPython('gives reward 0 if the gold patch reports it, since then the patch of the agent removed it', async () => {
     const skipping = `import inspect
 
 import pytest
@@ -355,7 +361,7 @@ def __getattr__(name):
   })
 })
 
-describe('what is not the policy’s doing has no reward', () => {
+describe('a failure that is not caused by the agent gives no reward', () => {
   const cases: [string, () => Record<string, unknown>, RegExp][] = [
     [
       'a test patch that does not apply',
@@ -363,8 +369,8 @@ describe('what is not the policy’s doing has no reward', () => {
       /does not apply/,
     ],
     ['a base commit that the image lacks', () => ({ base: 'f'.repeat(40) }), /has no commit f/],
-    ['a runner that is not there', () => ({ test_cmd: 'no-such-pytest -rA' }), /cannot be run/],
-    ['a runner that says nothing', () => ({ test_cmd: 'true pytest' }), /cannot be run/],
+    ['a test runner that is missing', () => ({ test_cmd: 'no-such-pytest -rA' }), /cannot be run/],
+    ['a test runner without output', () => ({ test_cmd: 'true pytest' }), /cannot be run/],
   ]
   for (const [name, config, message] of cases) {
     needsPython(name, async () => {
@@ -375,7 +381,7 @@ describe('what is not the policy’s doing has no reward', () => {
     })
   }
 
-  needsPython('settings that cannot work are refused before anything runs', () => {
+  needsPython('invalid settings are rejected before a sandbox starts', () => {
     const unknown = { ...row, FAIL_TO_PASS: ['works'], PASS_TO_PASS: [] }
     expect(() => grade('true', { instance: unknown })).toThrow(/has no test command\. Set test_cmd/)
     expect(() => grade('true', { log_parser: 'cobol' })).toThrow(/"cobol"\. Use one of pytest,/)
@@ -385,7 +391,7 @@ describe('what is not the policy’s doing has no reward', () => {
   })
 })
 
-/** Runs when the package is loaded by a test, not before. */
+/** Puts `code` into the package, so that it runs when a test imports the package. */
 const inTests = (code: string): string => put('calc/__init__.py', code)
 const ALL_PASSED = [
   'test_core.py::CalcTest::test_add',
@@ -395,15 +401,15 @@ const ALL_PASSED = [
   .map((name) => `PASSED tests/${name}`)
   .join('\\n')
 
-/** The output itself, past what pytest does with a test's own. */
+/** Opens stdout of the parent process, which bypasses the output capture of pytest. */
 const RAW = 'import os\nraw = open("/proc/%d/fd/1" % os.getppid(), "w")'
 
-describe('a patch that cheats is worth 0', () => {
+describe('a patch that manipulates the tests gets no reward for it', () => {
   const CONFTEST =
     'import pytest\n\n\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n    outcome = yield\n    outcome.get_result().outcome = "passed"'
   const PLUGIN = 'def pytest_pyfunc_call(pyfuncitem):\n    return True'
 
-  needsPython('by files that decide what runs, and how: none of them is graded', async () => {
+  needsPython('files that configure the test run are dropped before grading', async () => {
     const files: Record<string, string> = {
       'conftest.py': CONFTEST,
       'tests/conftest.py': PLUGIN,
@@ -441,7 +447,7 @@ describe('a patch that cheats is worth 0', () => {
     ).toEqual(Object.keys(files).sort())
   })
 
-  needsPython('by links: a link is graded as the plain file that it names, or dropped', async () => {
+  needsPython('a link is graded as the plain file that it names, or dropped', async () => {
     const agent = `${FIX}; ln -s ../tests/test_signs.py calc/hidden.py; ln -s /tests/expected calc/out; ln -s core.py calc/same.py`
     const { result, evidence } = await grade(agent)
     expect(reportOf(result)).toMatchObject({
@@ -455,18 +461,18 @@ describe('a patch that cheats is worth 0', () => {
     expect(JSON.parse(String(evidence.get('dropped-files.json')))).toMatchObject({ count: 2 })
   })
 
-  needsPython('but a protected file that editable names is graded as the agent left it', async () => {
+  needsPython('a protected file that is listed in editable is graded as the agent left it', async () => {
     const agent = `${FIX}\n${put('Makefile', 'all:')}`
     expect(reportOf((await grade(agent)).result).dropped_files).toEqual([{ path: 'Makefile', why: 'protected' }])
     expect(reportOf((await grade(agent, { editable: ['Makefile'] })).result).dropped_files).toEqual([])
   })
 
   const cheats: Record<string, string> = {
-    'lines that look like results': inTests(`${RAW}\nraw.write("${ALL_PASSED}\\n")\nraw.flush()`),
-    'lines that look like results, at the very end': inTests(
+    'printed lines that look like results': inTests(`${RAW}\nraw.write("${ALL_PASSED}\\n")\nraw.flush()`),
+    'printed lines that look like results, at the very end': inTests(
       `${RAW}\nimport atexit, os\natexit.register(lambda: (raw.write("${ALL_PASSED}\\n"), raw.flush(), os._exit(0)))`,
     ),
-    'lines that look like no result at all': inTests(
+    'printed lines that resemble no result': inTests(
       `${RAW}\nimport atexit, os\natexit.register(lambda: (raw.write("${ALL_PASSED.replaceAll('PASSED', 'PASSEDX')}\\n"), raw.flush(), os._exit(0)))`,
     ),
     'a folder of tests replaced by a link': 'rm -rf tests && ln -s /tmp tests',
@@ -480,13 +486,13 @@ describe('a patch that cheats is worth 0', () => {
   }
 
   const forgeries: Record<string, string> = {
-    'results printed, then an end with 0': inTests(
+    'printed results, then exit code 0': inTests(
       `${RAW}\nimport os\nraw.write("${ALL_PASSED}\\n")\nraw.flush()\nos._exit(0)`,
     ),
-    'every report of pytest turned': inTests(
+    'every report of pytest changed to passed': inTests(
       'import _pytest.reports as r\nold = r.TestReport.from_item_and_call.__func__\ndef new(cls, item, call):\n    report = old(cls, item, call)\n    report.outcome = "passed"\n    return report\nr.TestReport.from_item_and_call = classmethod(new)',
     ),
-    'every test replaced by nothing': inTests(
+    'every test replaced by an empty function': inTests(
       'import _pytest.python as p\np.Function.runtest = lambda self: None\nimport _pytest.unittest as u\nu.TestCaseFunction.runtest = lambda self: None',
     ),
     'an exit code of 0 after the session': inTests(
@@ -494,14 +500,14 @@ describe('a patch that cheats is worth 0', () => {
     ),
   }
   for (const [name, agent] of Object.entries(forgeries)) {
-    needsPython(`${name}, and it is told as a forgery`, async () => {
+    needsPython(`${name}: reported as forged results`, async () => {
       const { result } = await grade(agent)
       expect(reportOf(result)).toMatchObject({ resolved: false, forged_results: true })
       expect(result).toMatchObject({ outcome_reward: 0, components: { fail_to_pass: 0, pass_to_pass: 0 } })
     })
   }
 
-  needsPython('assertions without teeth, and it is told as a forgery', async () => {
+  needsPython('assertions replaced by empty functions: reported as forged results', async () => {
     const patch = repository.patchOf({ 'tests/test_core.py': NEW_TESTS })
     const instance = {
       ...row,
@@ -514,7 +520,7 @@ describe('a patch that cheats is worth 0', () => {
     expect((await grade(agent, { instance, canary: 'off' })).result.outcome_reward).toBe(1)
   })
 
-  needsPython('files that cheat do not spoil an honest fix', async () => {
+  needsPython('dropped files do not change the reward of a correct fix', async () => {
     const agent = `${FIX}\n${put('conftest.py', CONFTEST)}${put('tests/test_mine.py', 'def test_x():\n    assert 0')}`
     const { result } = await grade(agent)
     expect(result.outcome_reward).toBe(1)
@@ -524,7 +530,7 @@ describe('a patch that cheats is worth 0', () => {
     ])
   })
 
-  needsPython('a protected file is the agent’s to change where the gold patch changes it too', async () => {
+  needsPython('a protected file is graded as the agent left it if the gold patch changes it too', async () => {
     const gold = repository.patchOf({ 'calc/core.py': FIXED, 'conftest.py': 'X = 1\n' })
     const agent = `${FIX}\n${put('conftest.py', 'X = 2')}`
     const { result } = await grade(agent, { instance: { ...row, patch: gold } })
@@ -535,11 +541,11 @@ describe('a patch that cheats is worth 0', () => {
 describe('a patch that makes the tests look broken', () => {
   const dodges: Record<string, string> = {
     'with the exit code of a missing program': 'import os\nos._exit(127)',
-    'by ending the shell that runs them': 'import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos._exit(0)',
-    'by saying nothing': 'import os\nos._exit(0)',
+    'by killing the shell that runs them': 'import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nos._exit(0)',
+    'by printing nothing': 'import os\nos._exit(0)',
   }
   for (const [name, code] of Object.entries(dodges)) {
-    needsPython(`${name} gets 0, not another try`, async () => {
+    needsPython(`${name} gets reward 0 and no other attempt`, async () => {
       const { result, graders } = await grade(inTests(code))
       expect(result.outcome_reward).toBe(0)
       expect(reportOf(result)).toMatchObject({ resolved: false, control_run: true })
@@ -547,29 +553,32 @@ describe('a patch that makes the tests look broken', () => {
     })
   }
 
-  needsPython('by never ending gets 0', async () => {
+  needsPython('by never ending gets reward 0', async () => {
     const { result } = await grade(inTests('import time\ntime.sleep(1000)'), { test_timeout_seconds: 3 })
     expect(reportOf(result)).toMatchObject({ test_timeout: true, resolved: false })
     expect(result.outcome_reward).toBe(0)
   })
 
-  needsPython('by flooding gets 0', async () => {
+  needsPython('by printing too much output is not resolved', async () => {
     const { result } = await grade(inTests(`${RAW}\nfor _ in range(40):\n    raw.write("x" * 1000000)`))
     expect(reportOf(result)).toMatchObject({ output_too_large: true, resolved: false })
   })
 })
 
-needsPython('where tests of ours cannot run, grades are as good as the exit code, and it is said', async () => {
-  const command = 'pytest -rA -k "add or negative or multiply"'
-  const { result, graders } = await grade(FIX, { test_cmd: command })
-  expect(reportOf(result)).toMatchObject({ resolved: true, canary: 'unsupported', exit_code: 0, control_run: true })
-  expect(graders).toBe(2)
-  await expect(grade(FIX, { test_cmd: command, canary: 'require' })).rejects.toMatchObject({
-    code: 'evaluator.crashed',
-  })
-})
+needsPython(
+  'if the canary test cannot run, the grade relies on the exit code, and the report has canary: unsupported',
+  async () => {
+    const command = 'pytest -rA -k "add or negative or multiply"'
+    const { result, graders } = await grade(FIX, { test_cmd: command })
+    expect(reportOf(result)).toMatchObject({ resolved: true, canary: 'unsupported', exit_code: 0, control_run: true })
+    expect(graders).toBe(2)
+    await expect(grade(FIX, { test_cmd: command, canary: 'require' })).rejects.toMatchObject({
+      code: 'evaluator.crashed',
+    })
+  },
+)
 
-needsPython('a patch that knows what it is up against can still lie, as the documentation says', async () => {
+needsPython('a patch that recognizes the canary test can still forge results, as documented', async () => {
   const agent = inTests(
     'import re\nimport _pytest.reports as r\nold = r.TestReport.from_item_and_call.__func__\ndef new(cls, item, call):\n    report = old(cls, item, call)\n    if not re.search("[a-z]{14}", item.name):\n        report.outcome = "passed"\n    return report\nr.TestReport.from_item_and_call = classmethod(new)',
   )

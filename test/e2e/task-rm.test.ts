@@ -27,7 +27,7 @@ async function polar(...words: string[]): Promise<{ code: number; stdout: string
   return { code, stdout, stderr }
 }
 
-test('polar task rm deletes what is over, and says of the others why not', async () => {
+test('polar task rm deletes finished tasks and reports why the other tasks are not deleted', async () => {
   for (const id of ['one', 'two']) await at.client.submitTask({ body: makeTask(id, 2) })
   await node.drain()
   await at.client.submitTask({ body: makeTask('busy') })

@@ -14,7 +14,7 @@ let scratch: string
 let sessionId: string
 let sessions: string
 
-/** A session in which the harness, the task and the model all say what a terminal would act on. */
+/** Records a session in which harness, task and model send terminal control sequences. */
 beforeAll(async () => {
   scratch = await mkdtemp(join(tmpdir(), 'polar-terminal-'))
   sessions = join(scratch, 'sessions')
@@ -30,7 +30,7 @@ beforeAll(async () => {
   const system = (content: string) => ({ role: 'system' as const, content })
   const first = await client.chat.completions.create({ model: HOSTILE, messages: [user(`SCRIPT:one ${HOSTILE}`)] })
   const answer = first.choices[0]!.message
-  // Histories that do not go on literally, for `drift`; the second differs in a time only, for `drift --suggest`.
+  // Histories that are no literal continuations, for `drift`, and differ only in a time, for `drift --suggest`.
   for (const at of ['2026-01-01T10:00:00.000Z', '2026-01-01T10:00:01.000Z', '2026-01-01T10:00:02.000Z'])
     await client.chat.completions.create({
       model: 'tiny',
@@ -60,7 +60,7 @@ function expectVisible({ stdout, stderr }: Ran, what: string): void {
   for (const text of [stdout, stderr]) expect(activeIn(text), what).toBeUndefined()
 }
 
-describe('what an agent said does not act on the terminal of whoever reads it', { timeout: 120_000 }, () => {
+describe('output of an agent is printed without active control sequences', { timeout: 120_000 }, () => {
   test.each([
     ['show'],
     ['show', '--full', '--tokens'],
@@ -76,7 +76,7 @@ describe('what an agent said does not act on the terminal of whoever reads it', 
   })
 
   test.each([['show', '--tokens'], ['inspect'], ['build'], ['drift']])(
-    'polar %s --json has the data exactly',
+    'polar %s --json prints the exact data',
     (verb, ...flags) => {
       const ran = polar(verb, sessionId, '--from', sessions, '--json', ...flags)
       expectVisible(ran, verb)
@@ -86,7 +86,7 @@ describe('what an agent said does not act on the terminal of whoever reads it', 
     },
   )
 
-  test('a refusal of a task file, a name or a word', async () => {
+  test('errors about a task file, an id or an argument', async () => {
     const task = join(scratch, 'task.yaml')
     await writeFile(task, stringify({ task_id: HOSTILE, instruction: 'x', agent: { harness: HOSTILE }, [HOSTILE]: 1 }))
     for (const words of [
@@ -103,10 +103,10 @@ describe('what an agent said does not act on the terminal of whoever reads it', 
     }
   })
 
-  test('a run whose agent and grader fail', async () => {
-    const said = join(scratch, 'said')
-    await writeFile(said, HOSTILE.replaceAll('\0', ''))
-    const command = `cat ${said}; cat ${said} >&2; exit 3`
+  test('polar run with a failing agent and grader', async () => {
+    const textFile = join(scratch, 'said')
+    await writeFile(textFile, HOSTILE.replaceAll('\0', ''))
+    const command = `cat ${textFile}; cat ${textFile} >&2; exit 3`
     const task = {
       task_id: `hostile ${HOSTILE.replaceAll('\0', '')}`,
       instruction: HOSTILE,

@@ -38,18 +38,18 @@ afterAll(async () => {
   await rm(dir, { recursive: true, force: true })
 })
 
-/** All that comes back before the connection ends, however it ends. */
+/** Returns all data received until the connection closes, with or without an error. */
 async function send(port: number, text: string): Promise<string> {
   const socket = connect(port, '127.0.0.1')
-  let said = ''
-  socket.setEncoding('latin1').on('data', (piece: string) => (said += piece))
+  let received = ''
+  socket.setEncoding('latin1').on('data', (piece: string) => (received += piece))
   socket.on('error', () => {})
   socket.write(text)
   await closed(socket)
-  return said
+  return received
 }
 
-/** A connection that is reset in the middle of a request. */
+/** Opens a connection and resets it in the middle of a request. */
 async function reset(port: number): Promise<void> {
   const socket = connect(port, '127.0.0.1')
   socket.on('error', () => {})
@@ -76,17 +76,17 @@ function thrown(): string[] {
   return lines.flatMap(({ err }) => err?.message ?? []).filter((message) => message.startsWith('thrown'))
 }
 
-test('listeners of server, proxy, door and gateway throw; the processes go on and answer', async () => {
+test('exceptions in listeners of server, proxy, sandbox socket and gateway do not end the processes', async () => {
   const pid = child.pid!
   for (const port of Object.values(ports)) {
-    // Each kind three times: the first connections of a door and of its server already end by an error.
+    // Each kind three times: the first connections of a sandbox socket and of its server already end with an error.
     for (const text of Object.values(HTTP).flatMap((one) => [one, one, one])) await send(port, text)
     await reset(port)
   }
   for (const kind of ['connection', 'request', 'upgrade', 'connect', 'clientError'])
     await expect.poll(() => thrown()).toContain(`thrown by server ${kind}`)
   for (const kind of ['error', 'close']) await expect.poll(() => thrown()).toContain(`thrown by socket ${kind}`)
-  // Of the server, of the proxy, and of the gateway in its own process.
+  // From the server, from the proxy, and from the gateway in its own process.
   await expect
     .poll(() => lines.filter(({ err }) => err?.message === 'thrown by server request').length)
     .toBeGreaterThan(2)
@@ -101,7 +101,7 @@ test('listeners of server, proxy, door and gateway throw; the processes go on an
   expect(readFileSync(`/proc/${pid}/stat`, 'utf8')).not.toBe('')
 })
 
-test('an error that is thrown after the listener ends its connection; others stay', async () => {
+test('an exception after the listener has returned closes its connection; other connections stay open', async () => {
   const other = connect(ports.server, '127.0.0.1')
   await once(other, 'connect')
   expect(await send(ports.server, 'GET /late HTTP/1.1\r\nhost: x\r\n\r\n')).toBe('')
@@ -118,7 +118,7 @@ test('an error that is thrown after the listener ends its connection; others sta
   other.destroy()
 })
 
-test('a rejection that nothing handled is logged with its stack', async () => {
+test('an unhandled rejection is logged with its stack', async () => {
   await expect
     .poll(() => lines.find(({ err }) => err?.message === 'rejected'))
     .toMatchObject({

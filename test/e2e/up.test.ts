@@ -23,7 +23,7 @@ beforeAll(async () => {
 })
 afterAll(() => rm(dir, { recursive: true, force: true }))
 
-/** A machine on which nothing was done before. */
+/** Returns an empty folder, as on a new machine. */
 async function freshFolder(name: string): Promise<string> {
   const folder = join(dir, name)
   await mkdir(folder)
@@ -51,14 +51,14 @@ interface Ready {
   tokens_file: string | null
 }
 
-/** Its first line, once it is ready. */
+/** Starts a command and returns its first line, which it prints when it is ready. */
 async function startReady(cwd: string, ...words: string[]): Promise<{ child: ChildProcess; ready: Ready }> {
   const child = start(cwd, ...words, '--json')
-  const said = text(child.stderr!)
+  const errors = text(child.stderr!)
   const line = await Promise.race([
     once(createInterface({ input: child.stdout }), 'line') as Promise<[string]>,
     once(child, 'exit').then(async ([code]) => {
-      throw new Error(`${words[0]} ended with ${code}: ${await said}`)
+      throw new Error(`${words[0]} ended with ${code}: ${await errors}`)
     }),
   ])
   return { child, ready: JSON.parse(line[0]) as Ready }
@@ -96,7 +96,7 @@ const LOCAL_TASK = {
 }
 
 describe('polar up', { timeout: 400_000 }, () => {
-  test('on a fresh machine: submit, wait, look, take the results home', async () => {
+  test('on a new machine: submit, wait, show and download the results', async () => {
     const cwd = await freshFolder('fresh')
     const { child, ready } = await startReady(cwd, 'up', '--port', '0')
     expect(ready).toMatchObject({ event: 'ready', url: expect.stringMatching(/^http:\/\/127\.0\.0\.1:\d+$/) })
@@ -126,7 +126,7 @@ describe('polar up', { timeout: 400_000 }, () => {
       stdout: expect.stringContaining('ask: rejected: the task_id exists with different contents'),
     })
 
-    // Nobody chose local for this node: as root it has none for tasks that name it.
+    // The local runtime is not configured for this node, so as root the node rejects tasks that name it.
     if (process.getuid?.() === 0) {
       await writeFile(join(cwd, 'local.yaml'), stringify({ ...LOCAL_TASK, task_id: 'named-local' }))
       const refused = await polar(cwd, 'task', 'submit', 'local.yaml')
@@ -161,11 +161,11 @@ describe('polar up', { timeout: 400_000 }, () => {
     expect(gone).toMatchObject({ code: 3, stderr: expect.stringMatching(/^No server .*polar up.*\n$/) })
   })
 
-  test('what was under way when it was killed is done by the next one, and whoever waits does not notice', async () => {
+  test('sessions that ran when polar up was killed complete after a restart, and a waiting client gets the result', async () => {
     const cwd = await preparedFolder('killed')
     const started = join(cwd, 'started')
     const gate = join(cwd, 'gate')
-    // Sandboxes of this kind see the disk: the first attempt waits for a gate that opens only after the kill.
+    // Local sandboxes see the disk: the first attempt waits for a gate file that is created only after the kill.
     const task = {
       task_id: 'long',
       instruction: 'Answer.',
@@ -186,7 +186,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     const first = await startReady(cwd, 'up', '--port', '0', '--runtime', 'local', ...SCRIPTED)
     expect(await polar(cwd, 'task', 'submit', 'long.yaml')).toMatchObject({ code: 0, stdout: 'long: submitted\n' })
     const waiting = start(cwd, 'task', 'wait', 'long', '--json')
-    const told = text(waiting.stdout)
+    const output = text(waiting.stdout)
     await once(waiting.stderr!, 'data')
     while ((await stat(started).catch(() => undefined)) === undefined) await new Promise((done) => setTimeout(done, 50))
     await end(first.child, 'SIGKILL')
@@ -194,13 +194,13 @@ describe('polar up', { timeout: 400_000 }, () => {
 
     const second = await startReady(cwd, 'up', '--port', '0', '--runtime', 'local', ...SCRIPTED)
     expect(await once(waiting, 'exit')).toEqual([0, null])
-    expect([JSON.parse(await told)]).toMatchObject([
+    expect([JSON.parse(await output)]).toMatchObject([
       { task_id: 'long', status: 'completed', valid_sessions: 2, mean_reward: 1 },
     ])
     expect(await end(second.child)).toBe(0)
   })
 
-  test('the tiny engine plays the script it is given', async () => {
+  test('the tiny engine plays the script of --script', async () => {
     const cwd = await preparedFolder('script')
     await writeFile(join(cwd, 'hi.yaml'), 'scenarios:\n  hi:\n    - text: I am a script.\n')
     const task = {
@@ -219,7 +219,7 @@ describe('polar up', { timeout: 400_000 }, () => {
   test.each([
     ['up', '--port', '0'],
     ['node', '--server', 'http://127.0.0.1:9'],
-  ])('%s ends with one Ctrl-C also while it waits for an engine that does not answer', async (...words) => {
+  ])('%s ends after one Ctrl-C also while it waits for an engine that does not answer', async (...words) => {
     const silent = createServer().listen(0, '127.0.0.1')
     onTestFinished(() => void silent.close())
     await once(silent, 'listening')
@@ -229,12 +229,12 @@ describe('polar up', { timeout: 400_000 }, () => {
     socket.on('error', () => {})
     const startedAt = performance.now()
     expect(await end(child, 'SIGINT')).toBe(130)
-    // Else it would take a minute.
+    // Without the interrupt the wait would last a minute.
     expect(performance.now() - startedAt).toBeLessThan(10_000)
     socket.destroy()
   })
 
-  test('whoever ends it while its database is made can start it again', async () => {
+  test('polar up starts again after an interrupt during the creation of its database', async () => {
     const cwd = await freshFolder('unmade')
     const child = start(cwd, 'up', '--port', '0')
     const database = join(cwd, '.polar/up/database/pglite')
@@ -247,7 +247,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     expect(await end(again.child)).toBe(0)
   })
 
-  test('a second one in the same folder is told who has it', async () => {
+  test('a second polar up in the same folder fails and names the process that uses it', async () => {
     const cwd = await preparedFolder('twice')
     const { child } = await startReady(cwd, 'up', '--port', '0', ...SCRIPTED)
     const { code, stderr } = await polar(cwd, 'up', '--port', '0', ...SCRIPTED)
@@ -256,7 +256,7 @@ describe('polar up', { timeout: 400_000 }, () => {
 })
 
 describe('polar server and polar node', { timeout: 400_000 }, () => {
-  test('find each other by a folder, and a node that is told to end finishes first what it has', async () => {
+  test('connect through a shared folder, and a node finishes its sessions after SIGTERM', async () => {
     const cwd = await preparedFolder('apart')
     const server = await startReady(cwd, 'server', '--port', '0')
     const node = await startReady(cwd, 'node', '--id', 'n1', '--label', 'big', '--allow-path', root, ...SCRIPTED)
@@ -284,7 +284,7 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
     expect(await end(server.child)).toBe(0)
   })
 
-  test('tasks may have of a node’s disk only what it allows', async () => {
+  test('tasks can read only allowed folders of a node', async () => {
     const cwd = await preparedFolder('refused')
     await startReady(cwd, 'server', '--port', '0')
     await startReady(cwd, 'node', ...SCRIPTED)
@@ -313,13 +313,13 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
     [['node'], /^polar node: name the server with --server URL/],
     [['task', 'submit'], /^polar task: name the task files/],
     [['task', 'fly'], /^polar task: unknown action "fly"/],
-  ])('%j is refused with a sentence', async (words, expected) => {
+  ])('%j is rejected with an error message', async (words, expected) => {
     const cwd = await freshFolder(`refused-${words.join('-').replaceAll(/\W/g, '')}`)
     const { code, stderr } = await polar(cwd, ...words)
     expect([code, stderr]).toEqual([2, expect.stringMatching(expected)])
   })
 
-  test('a bad file is refused with every line at fault, before anything is started', async () => {
+  test('an invalid config file is rejected with all its errors and their lines, before a process starts', async () => {
     const cwd = await freshFolder('bad')
     await writeFile(join(cwd, 'polar.yaml'), 'server:\n  prot: 1\nnode:\n  widths: { run: many }\n')
     for (const verb of ['up', 'server', 'node']) {
@@ -332,7 +332,7 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
     }
   })
 
-  test('a token that the server does not know gets a sentence that says what to do', async () => {
+  test('errors for an unknown token, an unreachable server and an unknown task name the next step', async () => {
     const cwd = await preparedFolder('stranger')
     const { ready } = await startReady(cwd, 'server', '--port', '0')
     await writeFile(join(cwd, 'wrong.token'), 'this-is-none-of-its-tokens\n')

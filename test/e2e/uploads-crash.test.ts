@@ -39,7 +39,7 @@ async function kill(child: ChildProcess): Promise<void> {
 }
 
 function clientOf(url: () => string) {
-  // Each try goes to whichever server there is then.
+  // Each attempt goes to the current server.
   return createClientOf(uploadRoutes, {
     baseUrl: 'http://server',
     fetch: (request) => fetch(new Request(request.url.replace('http://server', url()), request)),
@@ -62,24 +62,24 @@ function sourceOf(bytes: Buffer, more: Partial<UploadSource> = {}): UploadSource
   }
 }
 
-/** What the store itself, opened anew, has of it. */
+/** Expects that a newly opened store contains exactly the bytes. */
 async function expectKept(uploadId: string, bytes: Buffer): Promise<void> {
   const store = await openFileStore({ dir, clock: systemClock, minFreeBytes: 0 })
   const { path } = await store.keep('n1', uploadId, { kind: 'result' })
   expect((await readFile(join(dir, path))).equals(bytes)).toBe(true)
 }
 
-test('kill -9 at any moment of an upload costs one part, and what comes out is the source', async () => {
+test('after kill -9 at any moment the upload resumes with at most one part lost and stores exactly the source bytes', async () => {
   const bytes = randomBytes(12 * 2 ** 20)
   let current = await startServer()
   const client = clientOf(() => current.url)
   let isDone = false
-  let told = 0
+  let acknowledged = 0
   const watched: typeof client = {
     ...client,
     putPart: async (input) => {
       const upload = await client.putPart(input)
-      told = Math.max(told, upload.offset)
+      acknowledged = Math.max(acknowledged, upload.offset)
       return upload
     },
   }
@@ -88,8 +88,8 @@ test('kill -9 at any moment of an upload costs one part, and what comes out is t
   for (let kills = 0; !isDone && kills < 12; kills++) {
     await new Promise((later) => setTimeout(later, 30 + Math.random() * 200))
     await kill(current.child)
-    // What had been answered as stored is there, however it was killed.
-    const before = told
+    // All parts that were acknowledged as stored survive the kill.
+    const before = acknowledged
     current = await startServer()
     const { uploadId, offset } = await (
       await openFileStore({ dir, clock: systemClock, minFreeBytes: 0 })
@@ -103,7 +103,7 @@ test('kill -9 at any moment of an upload costs one part, and what comes out is t
   await expectKept(upload.upload_id, bytes)
 })
 
-test('two servers, asked in turn and by two senders at once, make one file of it', async () => {
+test('two clients that upload the same file through two servers in turn store one correct file', async () => {
   const bytes = randomBytes(6 * 2 ** 20)
   const servers = [await startServer(), await startServer()]
   let turn = 0
@@ -114,7 +114,7 @@ test('two servers, asked in turn and by two senders at once, make one file of it
   await expectKept(uploads[0].upload_id, bytes)
 })
 
-test('a file that changes while it is sent is never complete, and its sender is told', async () => {
+test('a file that changes during the upload is never complete, and the client gets an error', async () => {
   const bytes = randomBytes(3 * 2 ** 20)
   const { url } = await startServer()
   const changing = sourceOf(bytes, { read: async (_, length) => new Uint8Array(randomBytes(length)) })
@@ -131,22 +131,22 @@ test('a file that changes while it is sent is never complete, and its sender is 
   await expectKept(upload.upload_id, bytes)
 })
 
-test('kill -9 at any moment leaves what was kept, and the rest to be sent again', async () => {
-  let told: string[] = []
+test('after kill -9 at any moment every kept file is complete, and the remaining files can be stored again', async () => {
+  let acknowledged: string[] = []
   for (const count of [1, 4, 9, 25, 26, 40, 40, 80]) {
     const child = spawn(process.execPath, [keeper, dir], { stdio: ['ignore', 'pipe', 'inherit'] })
     children.add(child)
-    told = []
+    acknowledged = []
     for await (const line of createInterface(child.stdout)) {
-      told.push(line)
-      if (told.length >= count && children.has(child)) {
+      acknowledged.push(line)
+      if (acknowledged.length >= count && children.has(child)) {
         await new Promise((later) => setTimeout(later, Math.random() * 5))
         await kill(child)
       }
     }
-    // From the first on, also those that an earlier process was killed in the middle of.
-    expect(told.length).toBeGreaterThanOrEqual(count)
-    for (const [i, line] of told.entries()) {
+    // Each process starts with the first file, so this includes files whose storing an earlier kill interrupted.
+    expect(acknowledged.length).toBeGreaterThanOrEqual(count)
+    for (const [i, line] of acknowledged.entries()) {
       const [, path = ''] = line.split(' ')
       const bytes = createHash('sha512').update(String(i)).digest()
       expect([line, (await readFile(join(dir, path))).equals(bytes)]).toEqual([`${i} ${path}`, true])
@@ -162,7 +162,7 @@ test('kill -9 at any moment leaves what was kept, and the rest to be sent again'
   expect(await readdir(join(dir, 'tmp'))).toEqual([])
 })
 
-test('a disk that is full costs a part, and goes on where it was when there is room again', async (context) => {
+test('an upload to a full disk fails with store.unavailable and resumes at its offset when space is free', async (context) => {
   const mounted = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=16m', 'tmpfs', dir], { encoding: 'utf8' })
   if (mounted.status !== 0) context.skip(`no disk can be mounted here: ${mounted.stderr.trim()}`)
   try {

@@ -49,7 +49,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       leaseUntil: Date.now() + 600_000,
       ...more,
     })
-    /** Brings the repository, and installs something that is not the same twice. */
+    /** Uploads the repository and installs a file whose content is different on every installation. */
     const steps = (install = 'cat repo/src/main > installed; cat /proc/sys/kernel/random/uuid > unique') =>
       [
         { type: 'upload_dir', source: repo, target: 'repo' },
@@ -59,7 +59,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       warm.start(toSpec(more), actions, signal)
     const read = async (sandbox: Sandbox, path: string) => String(await sandbox.readFile(path, { maxBytes: 1000 }))
 
-    test('the second begins where the first had got to, and shares nothing with it', async () => {
+    test('the second sandbox starts from the prepared state of the first and shares no files with it', async () => {
       const first = await start()
       const second = await start()
       expect([first.isWarm, second.isWarm]).toEqual([false, true])
@@ -75,14 +75,14 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       for (const { sandbox } of [first, second, third]) await sandbox.stop()
     })
 
-    test('another process finds it too', async () => {
+    test('another process uses the same snapshot', async () => {
       await using other = runtimeIn(join(scratch, 'data'))
       const { sandbox, isWarm } = await new WarmStarts(other).start(toSpec(), steps(), AbortSignal.timeout(30_000))
       expect(isWarm).toBe(true)
       await sandbox.stop()
     })
 
-    test('several at once prepare once', async () => {
+    test('concurrent starts prepare only once', async () => {
       const actions = steps('sleep 0.3; cat /proc/sys/kernel/random/uuid > unique')
       const all = await Promise.all([start(actions), start(actions), start(actions), start(actions)])
       expect(all.filter(({ isWarm }) => !isWarm)).toHaveLength(1)
@@ -90,7 +90,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       for (const { sandbox } of all) await sandbox.stop()
     })
 
-    test('other files, other steps, another environment: prepared anew', async () => {
+    test('changed files, steps, environment or workdir cause a new preparation', async () => {
       await writeFile(join(repo, 'src', 'main'), 'two')
       const changed = await start()
       expect(changed.isWarm).toBe(false)
@@ -107,7 +107,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       await other.sandbox.stop()
     })
 
-    test('a preparation that fails leaves nothing, and whoever waited tries for himself', async () => {
+    test('a failed preparation leaves no sandbox or snapshot, and waiting starts prepare for themselves', async () => {
       const before = await readdir(join(scratch, 'data', 'snapshots'))
       const failing = steps('sleep 0.2; echo no >&2; exit 3')
       const ended = await Promise.allSettled([start(failing), start(failing)])
@@ -117,7 +117,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       expect(await readdir(join(scratch, 'data', 'snapshots'))).toEqual(before)
     })
 
-    test('one that is cut short while it waits or prepares leaves nothing', async () => {
+    test('a start that is aborted while it waits or prepares leaves no sandbox', async () => {
       const slow = steps('sleep 20')
       const signal = AbortSignal.timeout(500)
       const began = performance.now()

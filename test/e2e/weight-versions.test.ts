@@ -7,7 +7,7 @@ import { Stack } from '../support/stack.ts'
 const OLD_TOKENS = 20_000
 const NEW_TOKENS = 5_000
 
-/** An engine whose test decides when tokens are sampled. Like vLLM it samples on while its client does not read. */
+/** An engine that samples tokens when the test requests them. Like vLLM it does not wait for its client to read. */
 class ManualEngine implements AsyncDisposable {
   readonly #server = createServer((message, response) => {
     if (message.url !== '/v1/chat/completions') return response.writeHead(404).end()
@@ -28,7 +28,7 @@ class ManualEngine implements AsyncDisposable {
     return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`
   }
 
-  /** Resolves once a call has arrived. Does not wait until the client has read the tokens. */
+  /** Waits for a call and sends `count` tokens. Does not wait until the client has read them. */
   async sample(count: number): Promise<void> {
     const response = await this.#called.promise
     for (let i = 0; i < count; i++) {
@@ -72,14 +72,14 @@ async function call(stack: Stack): Promise<IncomingMessage> {
   return response
 }
 
-describe('weights that change while a harness reads slowly', () => {
-  test('no token is stamped with a version that did not sample it', async () => {
+describe('a weight update while a harness reads slowly', () => {
+  test('the recorded version range of every token includes the version that sampled it', async () => {
     await using engine = await ManualEngine.start()
     await using stack = await Stack.start({ script: 'default: { text: unused }', via: async () => engine.url })
     await stack.gateway.setWeightVersion('step-1')
     const called = call(stack)
     await engine.sample(OLD_TOKENS)
-    // Nothing is read yet, so most of the tokens wait in the buffers of the gateway and of the kernel.
+    // The client has not read yet, so most of the tokens are in the buffers of the gateway and of the kernel.
     const response = await called
     await stack.gateway.setWeightVersion('step-2')
     await engine.sample(NEW_TOKENS)
@@ -102,7 +102,7 @@ describe('weights that change while a harness reads slowly', () => {
     expect(wrong).toHaveLength(0)
   })
 
-  test('tokens that were read before the change are stamped with the old version alone', async () => {
+  test('tokens that were read before the update have only the old version', async () => {
     await using engine = await ManualEngine.start()
     await using stack = await Stack.start({ script: 'default: { text: unused }', via: async () => engine.url })
     await stack.gateway.setWeightVersion('step-1')

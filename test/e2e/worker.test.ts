@@ -16,7 +16,7 @@ import { startTestServer, TestNode, type TestServer } from '../support/rollout-s
 import { WorkerStack, type WorkerStackOptions } from '../support/worker-stack.ts'
 
 const WORKER_PROCESS = join(import.meta.dirname, '../support/worker-process.ts')
-/** Short, so that what is lost is found lost while we wait. */
+/** Short, so that leases expire during a test. */
 const LEASE_MS = 3000
 
 let scratch: string
@@ -55,8 +55,8 @@ async function until(what: string, isSo: () => boolean | Promise<boolean>): Prom
   }
 }
 
-/** Asks again and again, as nodes do: one that says nothing for long is told that there is nothing. */
-async function leaseAtLast(node: TestNode): Promise<SessionOrder> {
+/** Polls for a lease with short waits, as nodes do, so that the server does not consider the node lost. */
+async function pollLease(node: TestNode): Promise<SessionOrder> {
   for (const end = performance.now() + 40_000; performance.now() < end;) {
     const [order] = await node.lease(1, 1)
     if (order !== undefined) return order
@@ -68,7 +68,7 @@ function isRunning({ stack }: WorkerStack, count = 1): boolean {
   return stack.events.filter(({ status }) => status === 'RUNNING').length >= count
 }
 
-/** What of the calls was made in this result, whatever the builder made of them. */
+/** Returns the number of calls in the traces of a result, independent of the builder. */
 function callsOf({ trajectory }: SessionResult): number {
   return trajectory.traces.reduce((sum, { metadata }) => sum + (metadata['calls'] as unknown[]).length, 0)
 }
@@ -80,7 +80,7 @@ describe('with a real server and real sandboxes', { timeout: 120_000 }, () => {
   }, 60_000)
   afterAll(() => test0?.[Symbol.asyncDispose]())
 
-  test('sessions are run, and their results come with traces, rewards, artifacts and the recorded calls', async () => {
+  test('results of sessions contain traces, rewards, artifacts and the recorded calls', async () => {
     const { server, client } = test0
     await using member = await WorkerStack.start({ url: server.url })
     const id = await submit(client, `${twoCalls}; echo said`, {
@@ -109,7 +109,7 @@ describe('with a real server and real sandboxes', { timeout: 120_000 }, () => {
     expect(member.stack.opened.labels).toEqual(expect.arrayContaining(['harness:shell', 'runtime:bubblewrap']))
   })
 
-  test('a trainer sees what a session does, and how far it is, while it runs', async () => {
+  test('a trainer can read the status and progress of a running session', async () => {
     const { server, client } = test0
     await using member = await WorkerStack.start({ url: server.url })
     const id = await submit(client, `${twoCalls}; sleep 6`)
@@ -121,7 +121,7 @@ describe('with a real server and real sandboxes', { timeout: 120_000 }, () => {
     expect(await resultsOf(client, id)).toHaveLength(1)
   })
 
-  test('a cancelled session is stopped within two seconds of the renewal that tells of it', async () => {
+  test('a cancelled session is stopped within two seconds after the next lease renewal', async () => {
     const { server, client } = test0
     await using member = await WorkerStack.start({ url: server.url })
     const id = await submit(client, `${twoCalls}; sleep 600`)
@@ -134,7 +134,7 @@ describe('with a real server and real sandboxes', { timeout: 120_000 }, () => {
     expect(member.worker.metrics).toMatchObject({ held: 0, accepted: 0, lost: 1 })
   })
 
-  test('a server that drains the node has it finish what it has, and leave', async () => {
+  test('a drained node finishes its sessions and leaves', async () => {
     const { server, client } = test0
     await using member = await WorkerStack.start({ url: server.url, nodeId: 'draining' })
     const id = await submit(client, `${twoCalls}; sleep 1`)
@@ -147,14 +147,14 @@ describe('with a real server and real sandboxes', { timeout: 120_000 }, () => {
     })
   })
 
-  test('what a lost lease brings late is refused, and the other node’s result stands', async () => {
+  test('a late result of a lost lease is rejected, and the result of the other node is kept', async () => {
     const { server, client } = test0
     await using member = await WorkerStack.start({ url: server.url, nodeId: 'cut-off' })
     const id = await submit(client, `${twoCalls}; sleep 1`)
     await until('it runs', () => isRunning(member))
     member.line.cut()
     const other = await TestNode.join(client, 'other')
-    const order = await leaseAtLast(other)
+    const order = await pollLease(other)
     expect(order).toMatchObject({ attempt: 2 })
     expect(await other.complete(order)).toMatchObject({ kind: 'accepted' })
     await until('it has ended', () => member.worker.metrics.undelivered === 1)
@@ -165,7 +165,7 @@ describe('with a real server and real sandboxes', { timeout: 120_000 }, () => {
     expect(attempts.map(({ ending }) => ending)).toEqual(['lost', 'accepted'])
   })
 
-  test('a session that comes back while its first attempt still runs here begins anew, and shares nothing with it', async () => {
+  test('a session that is leased again while its first attempt still runs on the node starts with an empty record', async () => {
     const { server, client } = test0
     await using member = await WorkerStack.start({ url: server.url, nodeId: 'twice' })
     const id = await submit(client, `${twoCalls}; sleep 7`)
@@ -184,7 +184,7 @@ describe('with a real server and real sandboxes', { timeout: 120_000 }, () => {
   })
 })
 
-test('what ends while the server is away is delivered when it is back', { timeout: 120_000 }, async () => {
+test('sessions that end during a server outage are delivered after it', { timeout: 120_000 }, async () => {
   const dir = join(scratch, 'outage')
   const options = { database: { dir: join(dir, 'database') }, filesDir: join(dir, 'files'), leaseMs: LEASE_MS }
   let before: TestServer | undefined = await startTestServer(options)
@@ -199,7 +199,7 @@ test('what ends while the server is away is delivered when it is back', { timeou
   await sleep(2 * LEASE_MS)
   await using after = await startTestServer({ ...options, listen })
   const results = await resultsOf(after.client, id)
-  // No lease runs out while nobody is there to count.
+  // Leases do not expire while no server runs.
   expect(results.map(({ status, metadata }) => [status, metadata['polar']])).toMatchObject([
     ['COMPLETED', { attempt: 1 }],
     ['COMPLETED', { attempt: 1 }],
@@ -208,7 +208,7 @@ test('what ends while the server is away is delivered when it is back', { timeou
 
 interface WorkerProcess {
   child: ChildProcess
-  said: { session_id?: string; attempt?: number; status?: string }[]
+  output: { session_id?: string; attempt?: number; status?: string }[]
   has(line: string): boolean
 }
 
@@ -221,27 +221,27 @@ async function startProcess(options: WorkerStackOptions): Promise<WorkerProcess>
   const child = spawn(process.execPath, [WORKER_PROCESS, JSON.stringify(options)], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
-  const said: unknown[] = []
-  createInterface({ input: child.stdout }).on('line', (line) => said.push(JSON.parse(line)))
+  const output: unknown[] = []
+  createInterface({ input: child.stdout }).on('line', (line) => output.push(JSON.parse(line)))
   started.push(child)
-  await until('the node is ready', () => said.includes('ready') || child.exitCode !== null)
-  return { child, said: said as WorkerProcess['said'], has: (line) => said.includes(line) }
+  await until('the node is ready', () => output.includes('ready') || child.exitCode !== null)
+  return { child, output: output as WorkerProcess['output'], has: (line) => output.includes(line) }
 }
 
-describe('a node in a process of its own', { timeout: 180_000 }, () => {
+describe('a node in its own process', { timeout: 180_000 }, () => {
   let test0: TestServer
   beforeAll(async () => {
-    // Longer than a busy machine takes to start a process: what happens here happens because it was said.
+    // Longer than a process start on a busy machine, so that no lease expires in these tests.
     test0 = await startTestServer({ leaseMs: 120_000 })
   }, 60_000)
   afterAll(() => test0?.[Symbol.asyncDispose]())
 
-  test('kill -9 while an agent runs: what was captured is delivered, and the session is made again at once', async () => {
+  test('kill -9 while an agent runs: the captured calls are delivered, and the session is repeated at once', async () => {
     const { server, client } = test0
     const options = { url: server.url, nodeId: 'killed', dir: join(scratch, 'killed') }
     const first = await startProcess(options)
     const id = await submit(client, `${twoCalls}; sleep 6`)
-    await until('it runs', () => first.said.some(({ status }) => status === 'RUNNING'))
+    await until('it runs', () => first.output.some(({ status }) => status === 'RUNNING'))
     const { session_id } = await sessionOf(client, id)
     const calls = createCallLogReader({ dir: join(options.dir, 'sessions') })
     await until('it has called', async () => {
@@ -262,10 +262,10 @@ describe('a node in a process of its own', { timeout: 180_000 }, () => {
     expect(second.child.exitCode).toBe(0)
   })
 
-  test('kill -9 with a finished result that was not delivered: it is, as it was, when the node is back', async () => {
+  test('an undelivered result of a stopped node is delivered unchanged after its restart', async () => {
     const { server, client } = test0
     const dir = join(scratch, 'undelivered')
-    // It cannot deliver, as it is told of a place that takes nothing.
+    // The node cannot deliver, since its connection to the server is cut.
     const member = await WorkerStack.start({ url: server.url, nodeId: 'undelivered', dir })
     const id = await submit(client, `${twoCalls}; sleep 1`)
     await until('it runs', () => isRunning(member))
@@ -284,17 +284,17 @@ describe('a node in a process of its own', { timeout: 180_000 }, () => {
     await once(second.child, 'exit')
   })
 
-  test('SIGTERM twice: what runs is given back at once, and another node has it', async () => {
+  test('a second SIGTERM releases running sessions at once, and another node leases them', async () => {
     const { server, client } = test0
     const first = await startProcess({ url: server.url, nodeId: 'stopped', dir: join(scratch, 'stopped') })
     const id = await submit(client, `${twoCalls}; sleep 600`)
-    await until('it runs', () => first.said.some(({ status }) => status === 'RUNNING'))
+    await until('it runs', () => first.output.some(({ status }) => status === 'RUNNING'))
     first.child.kill('SIGTERM')
     await sleep(500)
     expect(first.child.exitCode).toBeNull()
     first.child.kill('SIGTERM')
     const other = await TestNode.join(client, 'heir')
-    const order = await leaseAtLast(other)
+    const order = await pollLease(other)
     expect(order).toMatchObject({ attempt: 2 })
     await once(first.child, 'exit')
     expect(await other.complete(order)).toMatchObject({ kind: 'accepted' })
