@@ -251,7 +251,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     const cwd = await preparedFolder('twice')
     const { child } = await startReady(cwd, 'up', '--port', '0', ...SCRIPTED)
     const { code, stderr } = await polar(cwd, 'up', '--port', '0', ...SCRIPTED)
-    expect([code, stderr]).toEqual([3, expect.stringContaining(`process ${child.pid}`)])
+    expect([code, stderr]).toEqual([3, expect.stringContaining(`Process ${child.pid}`)])
   })
 })
 
@@ -344,6 +344,6 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
     const nothing = await polar(cwd, 'task', 'ls', '--server', 'http://127.0.0.1:9')
     expect([nothing.code, nothing.stderr]).toEqual([3, expect.stringMatching(/server\.unreachable/)])
     const missing = await polar(cwd, 'task', 'show', 'nobody')
-    expect([missing.code, missing.stderr]).toEqual([1, expect.stringMatching(/no task nobody.*polar task ls/)])
+    expect([missing.code, missing.stderr]).toEqual([1, expect.stringMatching(/Task nobody does not exist.*polar task ls/)])
   })
 })

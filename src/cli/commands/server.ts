@@ -36,7 +36,7 @@ export const server = defineCommand({
     if (!isLoopbackHost(config.server.host) && config.server.tls === undefined)
       printError('Warning: without TLS, tokens and results can be read in transit. Set server.tls.\n')
     const { url, tokens } = opened
-    if (flags.json) printJson({ event: 'ready', url })
+    if (flags.json) printJson({ event: 'ready', url, tokens_file: tokens?.file ?? null })
     else print(`${url}\n`)
     if (tokens?.file !== undefined) printError(`Tokens for trainers and nodes: ${tokens.file}\n`)
     await untilAborted(stop.first)
