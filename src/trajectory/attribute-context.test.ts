@@ -50,7 +50,7 @@ function render({ messages, tools }: Asked): Int32Array {
   return template.tokenise({ messages: wire, ...(shown ? { tools: shown } : {}) })
 }
 
-/** What the tokens of each span spell. */
+/** Returns the text of each span. */
 function spelt(ids: Int32Array, spans: readonly Span[]): [Provenance, string][] {
   return spans.map(({ from, provenance }, i) => [
     provenance,
@@ -65,11 +65,11 @@ function attribute(request: Asked, options: { ids?: Int32Array; call?: CallNode;
   return spelt(ids, createAttribution(tokenizer, reader)(part, options.before))
 }
 
-/** The same without the template. */
+/** Returns the text of each span except those of the template. */
 const messagesIn = (parts: [Provenance, string][]) => parts.filter(([provenance]) => provenance !== 'template')
 
 describe('the tokens of a first prompt', () => {
-  test('get the role of the message text that they spell, and tools the role template', () => {
+  test('have the role of the message that contains their text; tokens of tools have the role template', () => {
     const tools = [{ name: 'bash', description: 'Runs things', parameters: { type: 'object' } }]
     const parts = attribute({ messages: [say('system', 'You help.'), say('user', 'Was ist 你好 🐙?')], tools })
     expect(messagesIn(parts)).toEqual([
@@ -79,7 +79,7 @@ describe('the tokens of a first prompt', () => {
     expect(parts.find(([, text]) => text.includes('Runs things'))?.[0]).toBe('template')
   })
 
-  test('an assistant message is injected, or context if a recorded call sampled it', () => {
+  test('of an assistant message are injected, or context if a recorded call sampled it', () => {
     const messages = [
       say('user', 'One?'),
       answer('First words.'),
@@ -98,7 +98,7 @@ describe('the tokens of a first prompt', () => {
     ])
   })
 
-  test('a repeated text is found twice, a text within another is not confused, an empty text is not found', () => {
+  test('a repeated text is found twice, a text inside another text only once, an empty text never', () => {
     const messages = [say('system', 'go'), say('user', 'go on'), answer(''), say('user', 'go on'), say('user', 'on')]
     expect(messagesIn(attribute({ messages }))).toEqual([
       ['system', 'go'],
@@ -121,13 +121,13 @@ describe('the tokens of a first prompt', () => {
     expect(parts[2]?.[1]).toContain('TRIMMED')
   })
 
-  test('characters whose bytes lie in several tokens belong whole to their message', () => {
+  test('tokens of a split character belong to the message of the character', () => {
     const text = '𠜎🧑‍🚀é'
     expect(tokenizer.encode(text).length).toBeGreaterThan(Array.from(text).length)
     expect(messagesIn(attribute({ messages: [say('user', text)] }))).toEqual([['user', text]])
   })
 
-  test('every token is in one span, in order, and a message’s text in that role or in context', () => {
+  test('every token is in exactly one span, in order, and a message’s text has its role or is context', () => {
     const anyText = fc.oneof(
       fc.string({ unit: 'grapheme' }),
       fc.constantFrom('user', '<|im_end|>', 'a<|im_start|>user\nb', '', '\n', 'system', '🐙'),
@@ -153,7 +153,7 @@ describe('the tokens of a first prompt', () => {
         ).toBeGreaterThanOrEqual(whole.length)
         for (const [provenance, text] of spelt(ids, spans)) {
           if (provenance !== 'template') continue
-          // Long enough not to be part of what the template itself writes.
+          // Too long to occur in the template's own text.
           for (const message of request.messages) {
             if (textOf(message).length > 20) expect(text).not.toContain(textOf(message))
           }
@@ -191,7 +191,7 @@ describe('the tokens between two answers', () => {
     ])
   })
 
-  test('are context if the request does not continue the one before', () => {
+  test('are context if the request does not continue the previous request', () => {
     const call = callOf('two', { messages: [say('user', 'Other'), say('user', 'And?')] })
     const options = { ids: between(next), call, before: callOf('one', first) }
     expect(attribute(next, options).map(([provenance]) => provenance)).toEqual(['context'])
@@ -210,7 +210,7 @@ describe('the tokens between two answers', () => {
   })
 })
 
-test('an unreadable request and unknown ids are context, not an error', () => {
+test('an unreadable request and unknown ids become context without an error', () => {
   const part = {
     ids: Int32Array.of(1, 2),
     call: callOf('x', { messages: [say('user', 'hi')] }),
@@ -223,7 +223,7 @@ test('an unreadable request and unknown ids are context, not an error', () => {
   expect(createAttribution(tokenizer, reader)(part, undefined)).toEqual([{ from: 0, provenance: 'context' }])
 })
 
-test('a long conversation of many messages takes time in proportion', () => {
+test('the time for a conversation is proportional to its length', () => {
   const messages = Array.from({ length: 2000 }, (_, i) =>
     i % 2 ? answer(`answer ${i}`) : say('user', `question ${i}?`),
   )

@@ -105,9 +105,9 @@ interface Attempt {
   place: string
   resume?: boolean
   fingerprint?: string
-  /** Before which session the process is gone. */
+  /** The process is killed before this session. */
   dieAt?: number
-  /** Every session is made certain, or none before the end. */
+  /** Whether every session is committed, or none before the end. */
   isSlow?: boolean
 }
 
@@ -120,14 +120,14 @@ function openSink(attempt: Attempt): Promise<ExportSink | undefined> {
   return openFileSink(exporter, { path: place, resume, fingerprint, now })
 }
 
-/** Undefined when there was nothing left to do. */
+/** Undefined if the export was already complete. */
 async function attemptExport(attempt: Attempt): Promise<ExportReport | undefined> {
   const sink = await openSink(attempt)
   if (sink === undefined) return undefined
   try {
     return await exportSessions(sourcesOf(sessions, attempt.dieAt), sink, { build })
   } finally {
-    // A killed process closes its files too; it just does nothing else.
+    // The operating system closes the files of a killed process; nothing else happens.
     await sink[Symbol.asyncDispose]()
   }
 }
@@ -161,7 +161,7 @@ test.each([...appendable, ...inParts])(
           }
           const report = await attemptExport({ kind, place, resume: true })
           expect(await contentOf(place)).toEqual(await contentOf(whole))
-          // Undefined when one of the attempts got to the end.
+          // Undefined if one of the attempts completed.
           if (report === undefined) return
           expect(report.sessions + report.resumedSessions).toBe(uninterrupted?.sessions)
           expect(report.samples + report.resumedSamples).toBe(uninterrupted?.samples)
@@ -173,7 +173,7 @@ test.each([...appendable, ...inParts])(
   },
 )
 
-test('a resumed export with other options or a cut file is refused, and one without --resume begins anew', async () => {
+test('a resumed export with other options or a truncated file is rejected, and an export without --resume starts over', async () => {
   await inScratch(async (dir) => {
     const place = join(dir, 'out.jsonl')
     const first = { kind: 'jsonl', place, dieAt: 6, isSlow: true }
@@ -248,7 +248,7 @@ test('a builder that fails at a later sample leaves no part of that session behi
     plan(graph, mayTrain) {
       const plan = builder.plan(graph, mayTrain)
       const [first, second] = plan.rows
-      // The second row stands in the context of the first.
+      // The second row has the context of the first.
       if (first !== undefined && second !== undefined) {
         plan.rows[1] = { promptParts: 1, parts: [first.parts[0]!, second.parts[1]!] }
       }
@@ -267,7 +267,7 @@ test('a builder that fails at a later sample leaves no part of that session behi
   ])
 })
 
-test('rewards reach their samples; what was not graded stays without, and rewards for other samples are refused', async () => {
+test('samples have their rewards, ungraded samples have none, and rewards for unknown samples are rejected', async () => {
   const stream = new PassThrough()
   const output = text(stream)
   await using sink = openStreamSink(create('jsonl'), stream)
@@ -291,7 +291,7 @@ test('rewards reach their samples; what was not graded stays without, and reward
   expect(report.failed).toMatchObject([{ session: 'ses_2', message: expect.stringContaining('3 trace_rewards') }])
 })
 
-test('exportSessions() counts refused samples by the missing value', async () => {
+test('exportSessions() counts rejected samples by the missing value', async () => {
   const stream = new PassThrough()
   const output = text(stream)
   const exporter = create('skyrl')
@@ -304,7 +304,7 @@ test('exportSessions() counts refused samples by the missing value', async () =>
   expect(report).toMatchObject({ samples: 5, refused: { reward: 3 } })
 })
 
-test('a stream sink waits for a full stream, and a broken stream ends the export', async () => {
+test('a stream sink waits while the stream is full, and a broken stream ends the export', async () => {
   const stream = new PassThrough({ highWaterMark: 10 })
   await using sink = openStreamSink(create('jsonl'), stream)
   let done = 0

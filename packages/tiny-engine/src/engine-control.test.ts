@@ -46,12 +46,12 @@ const ask = (scenario: string, more: Record<string, unknown> = {}) => ({
 })
 const isRunning = () => vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 2 })
 
-/** How many tokens the engine has sampled so far. */
+/** Returns the number of tokens that the engine has sampled. */
 const sampled = async () =>
   Number(/generation_tokens_total\S* (\d+)/.exec(await (await fetch(`${engine.url}/metrics`)).text())?.[1] ?? 0)
 
 describe('pause', () => {
-  test('abort ends running requests with finish reason abort, and holds new ones', async () => {
+  test('mode abort ends running requests with finish reason abort, and holds new requests back', async () => {
     const before = await sampled()
     const streamed = postStream(url(), ask('endless'))
     const whole = postJson(url(), ask('endless'))
@@ -84,7 +84,7 @@ describe('pause', () => {
     expect(isDone).toBe(true)
   })
 
-  test('wait lets running requests end first', async () => {
+  test('mode wait lets running requests end first', async () => {
     const running = postJson(url(), ask('slow'))
     await isRunning()
     await control('/pause?mode=wait')
@@ -92,7 +92,7 @@ describe('pause', () => {
     expect((await running).body.choices[0]?.finish_reason).toBe('stop')
   })
 
-  test('keep freezes them between two tokens, and the log says where new weights began', async () => {
+  test('mode keep freezes running requests between two tokens, and the log records the first token of new weights', async () => {
     const atStart = await sampled()
     const running = postStream(url(), ask('steady', { n: 2, temperature: 1 }))
     await isRunning()
@@ -116,7 +116,7 @@ describe('pause', () => {
     await control('/update_weight_version', { new_version: 'default' })
   })
 
-  test('a later pause takes the place of an earlier one', async () => {
+  test('a later pause replaces an earlier pause', async () => {
     const running = postJson(url(), ask('slow'))
     await isRunning()
     await control('/pause?mode=keep')
@@ -125,7 +125,7 @@ describe('pause', () => {
     expect(await read('/is_paused')).toEqual({ is_paused: true })
   })
 
-  test('a frozen request whose client leaves is gone', async () => {
+  test('a frozen request ends when its client disconnects', async () => {
     const controller = new AbortController()
     const asked = post(url(), ask('endless', { stream: true }), { signal: controller.signal }).then((response) =>
       response.text(),
@@ -138,14 +138,14 @@ describe('pause', () => {
     await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 30_000, interval: 5 })
   })
 
-  test('an unknown mode is refused', async () => {
+  test('an unknown mode is rejected', async () => {
     expect((await fetch(`${engine.url}/pause?mode=later`, { method: 'POST' })).status).toBe(400)
     expect(await read('/is_paused')).toEqual({ is_paused: false })
   })
 })
 
 describe('abort_requests', () => {
-  test('ends the requests named, or all', async () => {
+  test('ends the named requests, or all requests', async () => {
     const one = postJson(url(), ask('never', { request_id: 'one' }))
     const two = postJson(url(), ask('never', { request_id: 'two' }))
     await vi.waitFor(() => expect(engine.runningCount).toBe(2), { timeout: 30_000, interval: 2 })
@@ -169,7 +169,7 @@ describe('weights', () => {
     await control('/update_weight_version', { new_version: 'default' })
   })
 
-  test('a script has none to update', async () => {
+  test('a script has no weights to update', async () => {
     const body = { update_info: { output_bias: { 5: 1 } } }
     expect(await control('/update_weights', body)).toMatchObject({ error: { code: 400, param: 'update_info' } })
     expect(await control('/update_weights', {})).toMatchObject({
@@ -177,7 +177,7 @@ describe('weights', () => {
     })
   })
 
-  test('a policy that has some gets them, and the version changes with them', async () => {
+  test('a policy with weights receives the update, and the version changes with it', async () => {
     const given: Float32Array[] = []
     const policy: TrainablePolicy = {
       name: 'trainable',
@@ -200,7 +200,7 @@ describe('weights', () => {
   })
 })
 
-test('toOutputBias() refuses what is not finite', () => {
+test('toOutputBias() rejects values that are not finite', () => {
   const values = new Float32Array(2)
   values[1] = Number.NaN
   expect(() => toOutputBias(Buffer.from(values.buffer).toString('base64'), 2)).toThrow('not finite')

@@ -36,7 +36,7 @@ function ask(scenario: string, more: Record<string, unknown> = {}): Record<strin
   return { messages, return_token_ids: true, logprobs: true, ...more }
 }
 
-/** The text of a stream as far as it came. */
+/** Returns the received text of a stream. */
 async function readUntilBroken(scenario: string): Promise<{ text: string; error: unknown }> {
   const response = await post(url(), ask(scenario, { stream: true }))
   let text = ''
@@ -51,7 +51,7 @@ async function readUntilBroken(scenario: string): Promise<{ text: string; error:
 const idsIn = (text: string) => text.split('\n\n').filter((event) => /"token_ids":\[\d/.test(event)).length
 
 describe('faults', () => {
-  test('status: an error body and Retry-After, as often as it says', async () => {
+  test('status: an error body and Retry-After, for the configured number of requests', async () => {
     for (let i = 0; i < 2; i++) {
       const response = await post(url(), ask('busy#1', { stream: i === 1 }))
       expect(response.status).toBe(429)
@@ -64,7 +64,7 @@ describe('faults', () => {
     expect((await postJson(url(), ask('broken'))).body.error).toMatchObject({ type: 'InternalServerError', code: 500 })
   })
 
-  test('reset: before any header, or after the tokens that were to come', async () => {
+  test('reset: before any header, or after the configured number of tokens', async () => {
     await expect(post(url(), ask('reset#1'))).rejects.toThrow()
     await expect(post(url(), ask('reset#2', { stream: true }))).rejects.toThrow()
     records = []
@@ -76,7 +76,7 @@ describe('faults', () => {
     expect(records[0]?.choices[0]?.token_ids).toHaveLength(3)
   })
 
-  test('stall: silence, then the whole answer', async () => {
+  test('stall: no bytes during the delay, then the whole answer', async () => {
     for (const scenario of ['stall', 'stall-late']) {
       for (const stream of [true, false]) {
         const before = performance.now()
@@ -105,7 +105,7 @@ describe('faults', () => {
     expect(() => JSON.parse(body) as unknown).toThrow()
   })
 
-  test('malformed: no JSON in place of the body, or one event among the others', async () => {
+  test('malformed: invalid JSON instead of the body, or in one event of the stream', async () => {
     for (const stream of [true, false]) {
       const response = await post(url(), ask('malformed', { stream }))
       expect(response.status).toBe(200)
@@ -131,7 +131,7 @@ describe('faults', () => {
     expect(events.at(-1)).toBe('[DONE]')
   })
 
-  test('omit: fields that were asked for are not there', async () => {
+  test('omit: requested fields are absent', async () => {
     const ids = (await postJson(url(), ask('omit-ids'))).body
     expect(ids.prompt_token_ids).toBeNull()
     expect(ids.choices[0]).not.toHaveProperty('token_ids')
@@ -147,7 +147,7 @@ describe('faults', () => {
     expect(joinChoice(stream.chunks).logprobs).toEqual([])
   })
 
-  test('wrong-length: one id or one log probability fewer, streamed or not', async () => {
+  test('wrong-length: one id or one log probability is missing, streamed or not', async () => {
     const counts = async (scenario: string) => {
       const whole = (await postJson(url(), ask(scenario))).body.choices[0]
       const joined = joinChoice((await postStream(url(), ask(scenario))).chunks)
@@ -159,7 +159,7 @@ describe('faults', () => {
     expect(await counts('fewer-logprobs')).toBe(1)
   })
 
-  test('the same faults reach completions and generate', async () => {
+  test('the same faults apply to completions and generate', async () => {
     const prompt = `<|im_start|>user\nSCRIPT:NAME<|im_end|>\n<|im_start|>assistant\n`
     const completions = `${engine.url}/v1/completions`
     const cut = await postStream(completions, { prompt: prompt.replace('NAME', 'cut'), return_token_ids: true })
@@ -192,7 +192,7 @@ describe('a policy that fails', () => {
     async [Symbol.asyncDispose]() {},
   })
 
-  test('is a 500 before the answer and the last event within it', async () => {
+  test('causes status 500 before the answer, or an error as the last event of a stream', async () => {
     await using early = await startEngine({ policy: failing(-1) })
     expect((await postJson(`${early.url}/v1/chat/completions`, ask('x'))).body.error).toMatchObject({
       message: 'cannot start',

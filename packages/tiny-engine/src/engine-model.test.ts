@@ -3,7 +3,7 @@ import { joinChoice, post, postJson, postStream } from '../../../test/support/en
 import { type Engine, startEngine } from './engine.ts'
 import type { GenerationRecord } from './generation-log.ts'
 
-/** The wire in front of the real model: only what a script cannot show. */
+/** The HTTP API with the real model: only behaviour that a script cannot test. */
 
 let engine: Engine
 let url: string
@@ -24,7 +24,7 @@ const ask = (more: Record<string, unknown> = {}) => ({
   ...more,
 })
 
-test('with a seed, the stream and the whole answer are the same tokens', async () => {
+test('with a seed, the streamed and the whole answer have the same tokens', async () => {
   const whole = (await postJson(url, ask())).body
   const { chunks } = await postStream(url, ask())
   const joined = joinChoice(chunks)
@@ -37,7 +37,7 @@ test('with a seed, the stream and the whole answer are the same tokens', async (
   }
 })
 
-test('the same prompt given as ids gives the same answer', async () => {
+test('the same prompt as ids has the same answer', async () => {
   const rendered = (await postJson(url, ask())).body
   const given = {
     kv_transfer_params: { prompt_token_ids: rendered.prompt_token_ids },
@@ -48,13 +48,13 @@ test('the same prompt given as ids gives the same answer', async () => {
   expect(answer.choices[0]?.token_ids).toEqual(rendered.choices[0]?.token_ids)
 })
 
-test('choices differ, and choice i is what seed + i gives', async () => {
+test('choices differ, and choice i equals the answer of seed + i', async () => {
   const several = (await postJson(url, ask({ n: 3 }))).body.choices.map(({ token_ids: ids }) => ids)
   expect(new Set(several.map(String)).size).toBe(3)
   expect((await postJson(url, ask({ seed: 8 }))).body.choices[0]?.token_ids).toEqual(several[1])
 })
 
-test('an updated output bias changes what is sampled, under a new version', async () => {
+test('an updated output bias changes the sampled tokens and the weight version', async () => {
   const update = (bias: Record<string, number>, version: string) =>
     post(`${engine.url}/update_weights`, { update_info: { output_bias: bias }, weight_version: version })
   expect((await update({ 320: 1000 }, 'biased')).status).toBe(200)
@@ -64,7 +64,7 @@ test('an updated output bias changes what is sampled, under a new version', asyn
   expect((await postJson(url, ask({ max_tokens: 4 }))).body.choices[0]?.token_ids).not.toEqual([320, 320, 320, 320])
 })
 
-test('a client that leaves frees the model at once', async () => {
+test('a client that disconnects frees the model immediately', async () => {
   const controller = new AbortController()
   const response = await post(url, ask({ max_tokens: 4000, min_tokens: 4000, stream: true }), {
     signal: controller.signal,

@@ -9,7 +9,7 @@ import OpenAI, {
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { type Engine, startEngine } from './engine.ts'
 
-/** The vendor's own client, reading what we serve. */
+/** Compatibility with OpenAI's own client. */
 
 const SCRIPT = `
 scenarios:
@@ -43,13 +43,13 @@ const tools = ['bash', 'read'].map((name) => ({
 }))
 
 describe('the openai client', () => {
-  test('reads a whole answer', async () => {
+  test('parses a whole answer', async () => {
     const answer = await client.chat.completions.create(say('plain'))
     expect(answer.choices[0]?.message.content).toBe('Grüße, 世界 😀!')
     expect(answer.usage?.total_tokens).toBe((answer.usage?.prompt_tokens ?? 0) + (answer.usage?.completion_tokens ?? 0))
   })
 
-  test('reads a stream, usage last', async () => {
+  test('parses a stream with usage last', async () => {
     let text = ''
     let usage: number | undefined
     for await (const chunk of await client.chat.completions.create({
@@ -64,7 +64,7 @@ describe('the openai client', () => {
     expect(usage).toBeGreaterThan(5)
   })
 
-  test('puts streamed calls together, and goes through a loop of tools', async () => {
+  test('joins streamed tool calls, and completes a tool loop', async () => {
     const stream = client.chat.completions.stream({ ...say('calls'), tools })
     const message = (await stream.finalChatCompletion()).choices[0]
     expect(message?.finish_reason).toBe('tool_calls')
@@ -87,7 +87,7 @@ describe('the openai client', () => {
     expect(answer.choices[0]?.finish_reason).toBe('stop')
   })
 
-  test('reads two choices and log probabilities', async () => {
+  test('parses two choices and log probabilities', async () => {
     const answer = await client.chat.completions.create({ ...say('plain'), n: 2, logprobs: true, top_logprobs: 2 })
     expect(answer.choices.map(({ index }) => index)).toEqual([0, 1])
     for (const choice of answer.choices) {
@@ -100,7 +100,7 @@ describe('the openai client', () => {
     }
   })
 
-  test('reads completions and models', async () => {
+  test('parses completions and models', async () => {
     expect((await client.completions.create({ model: 'tiny', prompt: 'x', max_tokens: 20 })).choices[0]?.text).toBe(
       'default',
     )
@@ -108,7 +108,7 @@ describe('the openai client', () => {
     expect((await client.models.retrieve('tiny')).id).toBe('tiny')
   })
 
-  test('gets errors of the right class', async () => {
+  test('throws errors of the right class', async () => {
     const create = (body: object) => client.chat.completions.create({ ...say('plain'), ...body })
     await expect(create({ temperature: 9 })).rejects.toThrow(BadRequestError)
     await expect(create({ temperature: 9 })).rejects.toMatchObject({
@@ -123,12 +123,12 @@ describe('the openai client', () => {
     await expect(stranger.models.list()).rejects.toThrow(AuthenticationError)
   })
 
-  test('retries what it may', async () => {
+  test('retries retryable errors', async () => {
     const patient = new OpenAI({ baseURL: `${engine.url}/v1`, apiKey: 'key', maxRetries: 1 })
     expect((await patient.chat.completions.create(say('busy#again'))).choices[0]?.message.content).toBe('ok')
   })
 
-  test('leaving a stream frees the engine', async () => {
+  test('closing a stream frees the engine', async () => {
     const controller = new AbortController()
     const stream = await client.chat.completions.create(
       { ...say('endless'), stream: true },

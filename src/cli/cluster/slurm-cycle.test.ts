@@ -20,7 +20,7 @@ beforeEach(() => {
 })
 afterEach(() => rmSync(dir, { recursive: true, force: true }))
 
-/** Slurm as far as its programs tell: tasks run as soon as they are submitted, and end when they are cancelled. */
+/** Fake of Slurm's programs: tasks run as soon as they are submitted, and end when they are cancelled. */
 class FakeSlurm implements SlurmPrograms {
   tasks: SlurmTask[] = []
   readonly scripts: string[] = []
@@ -49,7 +49,7 @@ class FakeSlurm implements SlurmPrograms {
   }
 }
 
-/** A server that knows every node of these tasks; one that is drained ends. */
+/** A server that lists the node of every task; a drained node ends. */
 function serverOf(slurm: FakeSlurm, { isAway = false }: { isAway?: boolean } = {}): Client {
   const away = async (): Promise<never> => {
     throw new RolloutError('server.unreachable', 'The server is away.')

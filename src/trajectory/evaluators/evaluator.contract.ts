@@ -33,7 +33,7 @@ export interface ContractCase {
 /** Time limit after a signal, which includes stopping a sandbox. */
 const PROMPTLY_MS = 8000
 
-/** Creates files that are dangerous to copy or list carelessly. SECRET is a file of this machine. */
+/** Creates files that are dangerous to copy or list without checks. SECRET is a file of this machine. */
 const HOSTILE = `
 mkdir -p planted/deep/$(printf 'd/%.0s' $(seq 60)) planted/locked
 ln -s SECRET planted/secret

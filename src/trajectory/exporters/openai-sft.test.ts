@@ -11,7 +11,7 @@ const Part = z.union([
 ])
 const Content = z.union([z.string(), z.array(Part)])
 
-/** OpenAI's FineTuneChatRequestInput, and the one field more that open models' trainers read. */
+/** OpenAI's FineTuneChatRequestInput, and one additional field for trainers of open models. */
 const Row = z.strictObject({
   messages: z
     .array(

@@ -11,7 +11,7 @@ import {
 import { describeExporter, readLines } from './exporter.contract.ts'
 import { exporters } from './index.ts'
 
-/** As LLaMA-Factory's SharegptDatasetConverter takes it: the two sides in turn, the model's last. */
+/** Format of LLaMA-Factory's SharegptDatasetConverter: both sides alternate, and the model's side is last. */
 const Row = z
   .strictObject({
     conversations: z.array(
@@ -35,20 +35,20 @@ const Row = z
   )
 type Row = z.infer<typeof Row>
 
-/** LLaMA-Factory's FunctionFormatter: what stands beside the call, and the calls with their arguments as text. */
+/** LLaMA-Factory's FunctionFormatter: the text next to the call, and the calls with their arguments as text. */
 function readCalls(value: string): { text: string; calls: { name: string; arguments: string }[] } {
   const marked = /<tool_call>([\s\S]*?)<\/tool_call>/.exec(value)
   const json = marked?.[1] ?? value
   const parsed = JSON.parse(json) as { name: string; arguments: unknown } | { name: string; arguments: unknown }[]
   const source = (Array.isArray(parsed) ? parsed : [parsed]).map((call) => ({
     name: call.name,
-    // Text that is no JSON object stands as a string; an object is looked up below, in the very text.
+    // Text that is not a JSON object is a string; an object is searched in the original text below.
     arguments: typeof call.arguments === 'string' ? call.arguments : JSON.stringify(call.arguments),
   }))
   return { text: marked === null ? '' : value.replace(marked[0], ''), calls: source }
 }
 
-/** As far as JSON can tell. */
+/** Compares as JSON. */
 function sameJson(text: string): string {
   try {
     const value: unknown = JSON.parse(text)

@@ -7,7 +7,7 @@ test.each([
   ['-.25', -0.25],
   ['1e-3', 0.001],
   ['{"reward": 2}', 2],
-])('parseReward() reads %j', (text, reward) => {
+])('parseReward() parses %j', (text, reward) => {
   expect(parseReward(text, 'It')).toMatchObject({ result: { outcome_reward: reward, metadata: {} } })
 })
 

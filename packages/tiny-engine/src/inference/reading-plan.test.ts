@@ -8,7 +8,7 @@ function cuts(length: number): number[] {
   return places
 }
 
-test('every token is read once, the first and the last ones by themselves', () => {
+test('every token is read once, the first and the last tokens one by one', () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 3000 }), (length) => {
       const places = [...cuts(length), length]
@@ -20,7 +20,7 @@ test('every token is read once, the first and the last ones by themselves', () =
   )
 })
 
-test('what may be cached is cut the same way in every longer prompt', () => {
+test('cacheable chunks have the same pieces in every longer prompt', () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 2000 }), fc.nat(2000), (length, more) => {
       const shared = sharedChunks(length) * CHUNK_TOKENS
