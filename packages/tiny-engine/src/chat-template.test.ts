@@ -24,7 +24,7 @@ beforeAll(async () => {
   template = await loadChatTemplate(folder, await loadTokenizer(folder))
 })
 
-describe('the embedded model's template renders the same text and ids as Python', () => {
+describe('the embedded model’s template renders the same text and ids as Python', () => {
   test.each(golden)('$name', ({ body, text, ids }) => {
     const prompt = toPrompt(body)
     expect(template.toText(prompt)).toBe(text)
@@ -90,7 +90,7 @@ test('toText() accepts arguments that are objects, and plain tools', () => {
   expect(text).toContain('\n{"name": "f", "limit": 2}\n')
 })
 
-test('templates print numbers in Python's notation everywhere', () => {
+test('templates print numbers in Python’s notation everywhere', () => {
   const config = {
     chat_template: '{{ tools[0].x }} "{{ tools[0].x }}" {{ tools | tojson }} {{ raise_exception("no") if stop }}',
   }

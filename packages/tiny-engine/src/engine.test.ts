@@ -483,7 +483,7 @@ describe('text endpoints', () => {
     )
   })
 
-  test('numbers in tools are printed in Python's notation', async () => {
+  test('numbers in tools are printed in Python’s notation', async () => {
     const body = `{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"b": 1.0, "a": 12345678901234567890, "10": 1e3}}}]}`
     const { tokens } = (await (await post(`${engine.url}/tokenize`, body)).json()) as { tokens: number[] }
     const { prompt } = (await (await post(`${engine.url}/detokenize`, { tokens })).json()) as { prompt: string }
@@ -518,7 +518,7 @@ describe('rejected requests', () => {
     return { status: response.status, ...((await response.json()) as WireAnswer).error }
   }
 
-  test('an unknown model returns 404 with vLLM's message', async () => {
+  test('an unknown model returns 404 with vLLM’s message', async () => {
     expect(await refusal(ask('words', { model: 'gpt-9' }))).toEqual({
       status: 404,
       message: 'The model `gpt-9` does not exist.',
@@ -528,7 +528,7 @@ describe('rejected requests', () => {
     })
   })
 
-  test('context overflow returns 400 with vLLM's message', async () => {
+  test('context overflow returns 400 with vLLM’s message', async () => {
     const { body } = await postJson(chat, ask('words'))
     const prompt = body.prompt_token_ids?.length ?? 0
     const max = 32_768 - prompt + 1

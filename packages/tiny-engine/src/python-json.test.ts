@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { parsePythonJson, printFloat, PythonNumber, toPythonNumber } from './python-json.ts'
 
-test('parsePythonJson() keeps numbers in Python's notation', () => {
+test('parsePythonJson() keeps numbers in Python’s notation', () => {
   const spellings = {
     '3.0': '3.0',
     '1e3': '1000.0',

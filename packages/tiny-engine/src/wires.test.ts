@@ -150,7 +150,7 @@ describe('SGLang', () => {
     [{ max_tokens: 298 }, /^Requested token count exceeds the model's maximum context length of 300 tokens\./],
     [{ long: true }, /^The input \(\d+ tokens\) is longer than the model's context length \(300 tokens\)\.$/],
   ])(
-    'a request that exceeds the context has SGLang's message: %j',
+    'a request that exceeds the context has SGLang’s message: %j',
     async (asked: { long?: boolean; max_tokens?: number }, words) => {
       const { long, ...fields } = asked
       await using sglang = await serve({ wire: 'sglang', maxModelLen: 300 })

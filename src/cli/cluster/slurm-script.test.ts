@@ -129,7 +129,7 @@ test.each([
   expect(() => renderNodeScript(planOf('refused', part))).toThrow(expect.objectContaining({ code: 'config.invalid' }))
 })
 
-test('renderNodeScript() writes its own options after the operator's, so that they take precedence', () => {
+test('renderNodeScript() writes its own options after the operator’s, so that they take precedence', () => {
   const lines = renderNodeScript(planOf('order', { rawOptions: ['--array=0-99', '-C a100'] })).split('\n')
   expect(lines.slice(0, 5)).toEqual([
     '#!/bin/bash',
@@ -210,7 +210,7 @@ test('a job that is taken down does not requeue itself', async () => {
   expect(ran.output).not.toContain('scontrol')
 })
 
-test('renderServerScript() writes the server's URL to a file, and removes the file when the server ends', async () => {
+test('renderServerScript() writes the server’s URL to a file, and removes the file when the server ends', async () => {
   const plan = planOf('server')
   const program = `
     console.log(JSON.stringify({ event: 'ready', url: 'http://0.0.0.0:8123' }))

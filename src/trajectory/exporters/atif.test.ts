@@ -219,7 +219,7 @@ test('conversations of sub-agents are separate trajectories inside the main traj
   expect(embedded).toBeGreaterThan(0)
 })
 
-test('options omit prompts and set the agent's name', () => {
+test('options omit prompts and set the agent’s name', () => {
   const exporter = exporters.create(
     { kind: 'atif', schemaVersion: 'ATIF-v1.8', promptIds: false, agentName: 'codex', agentVersion: '1.2.3' },
     {},
@@ -236,22 +236,25 @@ test('options omit prompts and set the agent's name', () => {
   )
 })
 
-test.each(['ATIF-v1.7', 'ATIF-v1.8'] as const)('--set schemaVersion=%s sets the version of every trajectory', (schemaVersion) => {
-  const config = exporters.config.parse({ kind: 'atif', schemaVersion })
-  const [session] = fc.sample(
-    anySession().map((any) => relabelled(any, (i) => (i % 2 === 1 ? 'subagent' : 'main'))),
-    { numRuns: 1, seed: 5 },
-  )
-  const trajectories = readLines(writeFile(exporters.create(config, {}), [session!])).map((line) =>
-    Trajectory.parse(line),
-  )
-  expect(trajectories.length).toBeGreaterThan(0)
-  for (const { schema_version: written, subagent_trajectories: others = [] } of trajectories) {
-    expect([written, ...others.map((other) => other.schema_version)]).toEqual(
-      [written, ...others].map(() => schemaVersion),
+test.each(['ATIF-v1.7', 'ATIF-v1.8'] as const)(
+  '--set schemaVersion=%s sets the version of every trajectory',
+  (schemaVersion) => {
+    const config = exporters.config.parse({ kind: 'atif', schemaVersion })
+    const [session] = fc.sample(
+      anySession().map((any) => relabelled(any, (i) => (i % 2 === 1 ? 'subagent' : 'main'))),
+      { numRuns: 1, seed: 5 },
     )
-  }
-})
+    const trajectories = readLines(writeFile(exporters.create(config, {}), [session!])).map((line) =>
+      Trajectory.parse(line),
+    )
+    expect(trajectories.length).toBeGreaterThan(0)
+    for (const { schema_version: written, subagent_trajectories: others = [] } of trajectories) {
+      expect([written, ...others.map((other) => other.schema_version)]).toEqual(
+        [written, ...others].map(() => schemaVersion),
+      )
+    }
+  },
+)
 
 test('the default version is the newest version that Harbor reads', () => {
   expect(exporters.config.parse({ kind: 'atif' })).toMatchObject({ schemaVersion: 'ATIF-v1.8' })

@@ -27,16 +27,13 @@ const run = (result: CommandResult, control: CommandResult, ...more: CommandResu
     control: async () => workspaceOf(control),
   })
 
-test.each([126, 127])(
-  'exit code %d is a verdict if the command runs without the agent’s files',
-  async (exitCode) => {
-    const forged = ended(exitCode, 'sh: 1: pytest: not found')
-    expect(await run(forged, ended(1))).toMatchObject({ exitCode })
-    // The program is one of the agent's files.
-    expect(await run(forged, ended(127, 'sh: 1: ./solution: not found'))).toMatchObject({ exitCode })
-    expect(await run(forged, ended(126, 'sh: 1: ./solution: Permission denied'))).toMatchObject({ exitCode })
-  },
-)
+test.each([126, 127])('exit code %d is a verdict if the command runs without the agent’s files', async (exitCode) => {
+  const forged = ended(exitCode, 'sh: 1: pytest: not found')
+  expect(await run(forged, ended(1))).toMatchObject({ exitCode })
+  // The program is one of the agent's files.
+  expect(await run(forged, ended(127, 'sh: 1: ./solution: not found'))).toMatchObject({ exitCode })
+  expect(await run(forged, ended(126, 'sh: 1: ./solution: Permission denied'))).toMatchObject({ exitCode })
+})
 
 test('runGrading() throws if the image lacks a program', async () => {
   await expect(run(ended(127), ended(127, 'sh: 1: pytest: not found'))).rejects.toMatchObject({

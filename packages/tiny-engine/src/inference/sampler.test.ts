@@ -67,7 +67,7 @@ describe('the reported distribution', () => {
     )
   })
 
-  test('has ranks one lower than vLLM's: the number of other tokens at least as likely', () => {
+  test('has ranks one lower than vLLM’s: the number of other tokens at least as likely', () => {
     const logits = Float32Array.of(2, 5, 5, 1)
     const rankOf = (id: number) =>
       sampleToken(logits, { ...neutral, temperature: 0, logitBias: new Map([[id, 100]]) }, nothingYet, createRandom(1))
