@@ -19,11 +19,11 @@ export interface SandboxedRun {
   stdout: string
   stderr: string
   session: SessionRecord
-  /** Of the scenario's files, as they are in the sandbox. */
+  /** Contents of the scenario's files in the sandbox. */
   files: Record<string, string>
 }
 
-/** Runs a real CLI from its bundle in a sandbox that reaches nothing but its session's door. */
+/** Runs a real CLI from its bundle in a sandbox that can connect only to the socket of its session. */
 export async function runInSandbox(
   harness: Harness,
   scenario: Scenario,

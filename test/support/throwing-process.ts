@@ -1,6 +1,6 @@
 /**
- * Server, allow-list proxy, door and gateway process as a node has them, with listeners that throw. Prints where they
- * listen, then serves until it is killed: throwing-process.ts DIR
+ * Server, allow-list proxy, sandbox socket and gateway process of a node, with listeners that throw. Prints their
+ * addresses, then serves until it is killed: throwing-process.ts DIR
  */
 import { pathToFileURL } from 'node:url'
 import { join } from 'node:path'
@@ -25,7 +25,7 @@ const gateway = await openGateway({
     durability: 'process',
     lockWaitMs: 0,
     quirks: [],
-    // Nothing listens there.
+    // No process listens on this port.
     upstream: [{ kind: 'vllm', url: 'http://127.0.0.1:1', model: 'tiny' }],
     engine: { kind: 'vllm', url: 'http://127.0.0.1:1', model: 'tiny' },
   },
