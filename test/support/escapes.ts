@@ -45,7 +45,7 @@ const MB = 1024 * 1024
 const LIMITS = { maxBytes: 100 * MB, maxFiles: 10_000 }
 /** A successful attempt takes minutes; a failed attempt may take long on a busy machine. */
 const SOON_MS = 60_000
-const DOOR_PORT = 18_080
+const SOCKET_PORT = 18_080
 const REFUSED = /^(EPERM|EACCES|ENOSYS|EINVAL|ENOENT|ENOSPC|ESRCH|EUSERS|EROFS|ENODEV|ENOTBLK|EBADF|EFAULT)$/
 
 /** Numbers of system calls that no common program makes. */
@@ -98,7 +98,7 @@ export function describeEscapes(prison: Prison): void {
       stack = await Stack.start({ script: 'default: { text: "well" }' })
       shared = await start({
         limits: { pids: 200 },
-        socket: { port: DOOR_PORT, accept: (socket) => stack.gateway.accept(stack.session.id, socket) },
+        socket: { port: SOCKET_PORT, accept: (socket) => stack.gateway.accept(stack.session.id, socket) },
       })
     })
     afterEach(async () => {
@@ -626,15 +626,15 @@ await runtime[Symbol.asyncDispose]()`
       const other = await stack.gateway.openSession()
       await using neighbour = await start({
         socket: {
-          port: DOOR_PORT + 1,
+          port: SOCKET_PORT + 1,
           accept: (socket) => (strangers.push(socket), stack.gateway.accept(other.id, socket)),
         },
       })
-      expect((await run(connect('127.0.0.1', DOOR_PORT + 1))).stdout).toBe('no\n')
+      expect((await run(connect('127.0.0.1', SOCKET_PORT + 1))).stdout).toBe('no\n')
       expect(strangers).toEqual([])
       const ask = (id: string, key: string, path: string) =>
         run(
-          `exec 3<>/dev/tcp/127.0.0.1/${DOOR_PORT}; printf 'GET ${path.replace('ID', id)} HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer ${key}\\r\\nConnection: close\\r\\n\\r\\n' >&3; head -n 1 <&3`,
+          `exec 3<>/dev/tcp/127.0.0.1/${SOCKET_PORT}; printf 'GET ${path.replace('ID', id)} HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer ${key}\\r\\nConnection: close\\r\\n\\r\\n' >&3; head -n 1 <&3`,
         )
       expect((await ask(stack.session.id, stack.session.key, '/s/ID/v1/models')).stdout).toContain(' 200 ')
       expect((await ask(other.id, other.key, '/s/ID/v1/models')).stdout).toMatch(/ 40[134] /)

@@ -12,7 +12,7 @@ import { Stack } from './stack.ts'
 
 const BUNDLE = '/polar/harness'
 const WORK = '/workspace'
-const DOOR = 8080
+const SOCKET_PORT = 8080
 
 export interface SandboxedRun {
   result: ExecResult
@@ -44,7 +44,7 @@ export async function runInSandbox(
       env: {},
       limits: {},
       network: { kind: 'none' },
-      socket: { port: DOOR, accept: (socket) => stack.gateway.accept(session.id, socket) },
+      socket: { port: SOCKET_PORT, accept: (socket) => stack.gateway.accept(session.id, socket) },
       mounts: [{ source: found.folder, target: BUNDLE, isReadOnly: true }],
       labels: { harness: harness.name },
       leaseUntil: Date.now() + 180_000,

@@ -45,9 +45,9 @@ const server = await listen(
   },
   { host: '127.0.0.1', port: 0 },
 )
-const door = await listenHere(0, { isPaused: true, accept: (socket) => gateway.accept(session.id, socket) })
+const sandboxSocket = await listenHere(0, { isPaused: true, accept: (socket) => gateway.accept(session.id, socket) })
 const proxy = await listenHere(0, new AllowProxy(['allowed.example']))
 void Promise.reject(new Error('rejected'))
 process.stdout.write(
-  `${JSON.stringify({ server: Number(new URL(server.url).port), gateway: Number(new URL(gateway.url).port), door: door.port, proxy: proxy.port })}\n`,
+  `${JSON.stringify({ server: Number(new URL(server.url).port), gateway: Number(new URL(gateway.url).port), door: sandboxSocket.port, proxy: proxy.port })}\n`,
 )
