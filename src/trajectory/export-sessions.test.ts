@@ -102,7 +102,7 @@ function create(kind: string): Exporter {
 
 interface Attempt {
   kind: string
-  place: string
+  target: string
   resume?: boolean
   fingerprint?: string
   /** The process is killed before this session. */
@@ -112,12 +112,12 @@ interface Attempt {
 }
 
 function openSink(attempt: Attempt): Promise<ExportSink | undefined> {
-  const { kind, place, resume = false, fingerprint = 'same' } = attempt
+  const { kind, target, resume = false, fingerprint = 'same' } = attempt
   const exporter = create(kind)
   let time = 0
-  if (!exporter.isAppendable) return openPartsSink(exporter, { dir: place, resume, fingerprint, partSamples: 4 })
+  if (!exporter.isAppendable) return openPartsSink(exporter, { dir: target, resume, fingerprint, partSamples: 4 })
   const now = (): number => (attempt.isSlow === true ? (time += 1000) : 0)
-  return openFileSink(exporter, { path: place, resume, fingerprint, now })
+  return openFileSink(exporter, { path: target, resume, fingerprint, now })
 }
 
 /** Undefined if the export was already complete. */
@@ -132,10 +132,10 @@ async function attemptExport(attempt: Attempt): Promise<ExportReport | undefined
   }
 }
 
-async function contentOf(place: string): Promise<Record<string, string>> {
-  const names = await readdir(place).catch(() => undefined)
-  if (names === undefined) return { '': (await readFile(place)).toString('base64') }
-  const entries = names.map(async (name) => [name, (await readFile(join(place, name))).toString('base64')] as const)
+async function contentOf(target: string): Promise<Record<string, string>> {
+  const names = await readdir(target).catch(() => undefined)
+  if (names === undefined) return { '': (await readFile(target)).toString('base64') }
+  const entries = names.map(async (name) => [name, (await readFile(join(target, name))).toString('base64')] as const)
   return Object.fromEntries(await Promise.all(entries))
 }
 
@@ -148,19 +148,19 @@ test.each([...appendable, ...inParts])(
     const deaths = fc.array(fc.record({ dieAt: fc.nat(12), isSlow: fc.boolean() }), { minLength: 1, maxLength: 4 })
     await inScratch(async (dir) => {
       const whole = join(dir, 'whole')
-      const uninterrupted = await attemptExport({ kind, place: whole })
+      const uninterrupted = await attemptExport({ kind, target: whole })
       let run = 0
       await fc.assert(
         fc.asyncProperty(deaths, async (attempts) => {
-          const place = join(dir, `run-${(run += 1)}`)
+          const target = join(dir, `run-${(run += 1)}`)
           for (const [i, { dieAt, isSlow }] of attempts.entries()) {
-            const attempt = { kind, place, dieAt, isSlow, resume: i > 0 }
+            const attempt = { kind, target, dieAt, isSlow, resume: i > 0 }
             await attemptExport(attempt).catch((error: unknown) => {
               if (!(error instanceof Killed)) throw error
             })
           }
-          const report = await attemptExport({ kind, place, resume: true })
-          expect(await contentOf(place)).toEqual(await contentOf(whole))
+          const report = await attemptExport({ kind, target, resume: true })
+          expect(await contentOf(target)).toEqual(await contentOf(whole))
           // Undefined if one of the attempts completed.
           if (report === undefined) return
           expect(report.sessions + report.resumedSessions).toBe(uninterrupted?.sessions)
@@ -175,39 +175,39 @@ test.each([...appendable, ...inParts])(
 
 test('a resumed export with other options or a truncated file is rejected, and an export without --resume starts over', async () => {
   await inScratch(async (dir) => {
-    const place = join(dir, 'out.jsonl')
-    const first = { kind: 'jsonl', place, dieAt: 6, isSlow: true }
+    const target = join(dir, 'out.jsonl')
+    const first = { kind: 'jsonl', target, dieAt: 6, isSlow: true }
     await expect(attemptExport(first)).rejects.toThrow(Killed)
-    const other = { kind: 'jsonl', place, resume: true, fingerprint: 'other' }
+    const other = { kind: 'jsonl', target, resume: true, fingerprint: 'other' }
     await expect(attemptExport(other)).rejects.toMatchObject({ code: 'config.invalid' })
-    await rm(`${place}.partial`)
-    await expect(attemptExport({ kind: 'jsonl', place, resume: true })).rejects.toMatchObject({
+    await rm(`${target}.partial`)
+    await expect(attemptExport({ kind: 'jsonl', target, resume: true })).rejects.toMatchObject({
       code: 'config.invalid',
     })
-    expect(await attemptExport({ kind: 'jsonl', place })).toMatchObject({ sessions: 12, resumedSessions: 0 })
-    expect(await attemptExport({ kind: 'jsonl', place, resume: true })).toBeUndefined()
+    expect(await attemptExport({ kind: 'jsonl', target })).toMatchObject({ sessions: 12, resumedSessions: 0 })
+    expect(await attemptExport({ kind: 'jsonl', target, resume: true })).toBeUndefined()
   })
 })
 
 test('openPartsSink() rejects a folder that is not empty', async () => {
   await inScratch(async (dir) => {
-    const place = join(dir, 'out')
-    await attemptExport({ kind: 'parquet', place })
-    await expect(attemptExport({ kind: 'parquet', place })).rejects.toMatchObject({ code: 'config.invalid' })
-    expect(await attemptExport({ kind: 'parquet', place, resume: true })).toBeUndefined()
+    const target = join(dir, 'out')
+    await attemptExport({ kind: 'parquet', target })
+    await expect(attemptExport({ kind: 'parquet', target })).rejects.toMatchObject({ code: 'config.invalid' })
+    expect(await attemptExport({ kind: 'parquet', target, resume: true })).toBeUndefined()
   })
 })
 
 test('parts end after a session, and an export without samples still has one', async () => {
   await inScratch(async (dir) => {
-    await attemptExport({ kind: 'parquet', place: join(dir, 'many') })
+    await attemptExport({ kind: 'parquet', target: join(dir, 'many') })
     const names = (await readdir(join(dir, 'many'))).toSorted()
     expect(names).toEqual(['part-00000.parquet', 'part-00001.parquet', 'part-00002.parquet'])
     const rows = await Promise.all(names.map(async (name) => readParquet(await readFile(join(dir, 'many', name)))))
     const owners = rows.map((part) => new Set(part.map((row) => row['session_id'])))
     expect(owners.reduce((sum, part) => sum + part.size, 0)).toBe(new Set(owners.flatMap((part) => [...part])).size)
 
-    const sink = await openSink({ kind: 'verl', place: join(dir, 'none') })
+    const sink = await openSink({ kind: 'verl', target: join(dir, 'none') })
     await exportSessions([], sink as ExportSink, { build })
     expect(await readParquet(await readFile(join(dir, 'none/part-00000.parquet')))).toEqual([])
   })

@@ -68,9 +68,9 @@ export class DispatchDriver {
     return (await this.orders(freeSlots, nodeId, { labels })).map(toLease)
   }
 
-  async orders(freeSlots: number, nodeId = 'n1', room: Partial<LeaseRequest> = {}): Promise<LeasedOrder[]> {
+  async orders(freeSlots: number, nodeId = 'n1', request: Partial<LeaseRequest> = {}): Promise<LeasedOrder[]> {
     await this.know(nodeId)
-    return (await this.dispatch.lease(nodeId, { labels: [], freeSlots, ...room })).orders
+    return (await this.dispatch.lease(nodeId, { labels: [], freeSlots, ...request })).orders
   }
 
   async renew(nodeId: string, renewals: readonly Renewal[]): Promise<RenewalOutcome[]> {

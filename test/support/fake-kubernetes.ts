@@ -66,8 +66,8 @@ export interface FakeKubernetes extends AsyncDisposable {
 
 /**
  * An API server for the calls we make, in the shapes of a real one (see test/support/kubernetes-answers.json), whose pods
- * are real containers of a container engine: what is executed in them really runs, with namespaces, limits and a network of
- * its own. It schedules nothing, and keeps policies by giving a pod that has one no network.
+ * are real containers of a container engine: commands really run in them, with namespaces, limits and a separate
+ * network. It does not schedule, and enforces a policy by removing the network of its pod.
  */
 export async function startFakeKubernetes({ socket, image }: Podman): Promise<FakeKubernetes> {
   const dir = mkdtempSync(join(tmpdir(), 'polar-kube-'))

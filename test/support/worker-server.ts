@@ -246,13 +246,13 @@ export class WorkerServer {
   }
 
   /** Returns the client of one process of the node; `isDead` drops all its requests. */
-  connect(life: { isDead: boolean } = { isDead: false }): WorkerClient {
+  connect(nodeProcess: { isDead: boolean } = { isDead: false }): WorkerClient {
     return createClientOf(table, {
       baseUrl: 'http://server.test',
       attempts: 1,
       clock: this.#clock,
       random: () => 0.5,
-      fetch: (request, { signal }) => this.#fetch(request, signal ?? request.signal, life),
+      fetch: (request, { signal }) => this.#fetch(request, signal ?? request.signal, nodeProcess),
     })
   }
 
@@ -284,14 +284,14 @@ export class WorkerServer {
   }
 
   /** An aborted request has no answer, but may still arrive at the server. */
-  #fetch(request: Request, signal: AbortSignal, life: { isDead: boolean }): Promise<Response> {
-    return Promise.race([this.#carry(request, signal, life), this.#never(signal)])
+  #fetch(request: Request, signal: AbortSignal, nodeProcess: { isDead: boolean }): Promise<Response> {
+    return Promise.race([this.#carry(request, signal, nodeProcess), this.#never(signal)])
   }
 
-  async #carry(request: Request, signal: AbortSignal, life: { isDead: boolean }): Promise<Response> {
+  async #carry(request: Request, signal: AbortSignal, nodeProcess: { isDead: boolean }): Promise<Response> {
     this.requests.push(`${request.method} ${new URL(request.url).pathname}`)
     const fault = this.isAway ? 'cut-before' : (this.faults.shift() ?? 'none')
-    if (life.isDead || fault === 'silent') return this.#never(signal)
+    if (nodeProcess.isDead || fault === 'silent') return this.#never(signal)
     switch (fault) {
       case 'cut-before':
         throw new TypeError('fetch failed')
@@ -314,7 +314,7 @@ export class WorkerServer {
         break
     }
     const response = await this.#app.fetch(request)
-    if (life.isDead) return this.#never(signal)
+    if (nodeProcess.isDead) return this.#never(signal)
     return response
   }
 

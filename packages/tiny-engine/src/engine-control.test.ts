@@ -39,7 +39,7 @@ async function read(path: string): Promise<unknown> {
 }
 
 const url = () => `${engine.url}/v1/chat/completions`
-const ask = (scenario: string, more: Record<string, unknown> = {}) => ({
+const chatBody = (scenario: string, more: Record<string, unknown> = {}) => ({
   messages: [{ role: 'user', content: `SCRIPT:${scenario}` }],
   return_token_ids: true,
   ...more,
@@ -53,8 +53,8 @@ const sampled = async () =>
 describe('pause', () => {
   test('mode abort ends running requests with finish reason abort, and holds new requests back', async () => {
     const before = await sampled()
-    const streamed = postStream(url(), ask('endless'))
-    const whole = postJson(url(), ask('endless'))
+    const streamed = postStream(url(), chatBody('endless'))
+    const whole = postJson(url(), chatBody('endless'))
     await vi.waitFor(() => expect(engine.runningCount).toBe(2), { timeout: 30_000, interval: 2 })
     await expect.poll(sampled).toBeGreaterThan(before + 20)
     expect(await control('/pause')).toEqual({ status: 'paused' })
@@ -68,7 +68,7 @@ describe('pause', () => {
     expect(records).toMatchObject([{ aborted: true }, { aborted: true }])
 
     let isAnswered = false
-    const held = postJson(url(), ask('other')).finally(() => (isAnswered = true))
+    const held = postJson(url(), chatBody('other')).finally(() => (isAnswered = true))
     await sleep(50)
     expect(isAnswered).toBe(false)
     expect(await control('/resume')).toEqual({ status: 'resumed' })
@@ -76,7 +76,7 @@ describe('pause', () => {
   })
 
   test('a stream aborted before its first token has no finish reason', async () => {
-    const streamed = postStream(url(), ask('never'))
+    const streamed = postStream(url(), chatBody('never'))
     await isRunning()
     await control('/pause?mode=abort')
     const { chunks, isDone } = await streamed
@@ -85,7 +85,7 @@ describe('pause', () => {
   })
 
   test('mode wait lets running requests end first', async () => {
-    const running = postJson(url(), ask('slow'))
+    const running = postJson(url(), chatBody('slow'))
     await isRunning()
     await control('/pause?mode=wait')
     expect(engine.runningCount).toBe(0)
@@ -94,7 +94,7 @@ describe('pause', () => {
 
   test('mode keep freezes running requests between two tokens, and the log records the first token of new weights', async () => {
     const atStart = await sampled()
-    const running = postStream(url(), ask('steady', { n: 2, temperature: 1 }))
+    const running = postStream(url(), chatBody('steady', { n: 2, temperature: 1 }))
     await isRunning()
     await expect.poll(sampled, { interval: 5 }).toBeGreaterThanOrEqual(atStart + 4)
     await control('/pause?mode=keep')
@@ -117,7 +117,7 @@ describe('pause', () => {
   })
 
   test('a later pause replaces an earlier pause', async () => {
-    const running = postJson(url(), ask('slow'))
+    const running = postJson(url(), chatBody('slow'))
     await isRunning()
     await control('/pause?mode=keep')
     await control('/pause?mode=wait')
@@ -127,10 +127,10 @@ describe('pause', () => {
 
   test('a frozen request ends when its client disconnects', async () => {
     const controller = new AbortController()
-    const asked = post(url(), ask('endless', { stream: true }), { signal: controller.signal }).then((response) =>
+    const pending = post(url(), chatBody('endless', { stream: true }), { signal: controller.signal }).then((response) =>
       response.text(),
     )
-    asked.catch(() => {})
+    pending.catch(() => {})
     await isRunning()
     await sleep(30)
     await control('/pause?mode=keep')
@@ -146,8 +146,8 @@ describe('pause', () => {
 
 describe('abort_requests', () => {
   test('ends the named requests, or all requests', async () => {
-    const one = postJson(url(), ask('never', { request_id: 'one' }))
-    const two = postJson(url(), ask('never', { request_id: 'two' }))
+    const one = postJson(url(), chatBody('never', { request_id: 'one' }))
+    const two = postJson(url(), chatBody('never', { request_id: 'two' }))
     await vi.waitFor(() => expect(engine.runningCount).toBe(2), { timeout: 30_000, interval: 2 })
     expect(await control('/abort_requests', { request_ids: ['chatcmpl-one', 'chatcmpl-none'] })).toEqual({
       status: 'aborted',
@@ -164,7 +164,7 @@ describe('weights', () => {
   test('the version can be read and set', async () => {
     expect(await read('/weight_info')).toEqual({ weight_version: 'default' })
     expect(await control('/update_weight_version', { new_version: 'v1' })).toEqual({ success: true, new_version: 'v1' })
-    await postJson(url(), ask('other'))
+    await postJson(url(), chatBody('other'))
     expect(records.at(-1)?.weight_version).toBe('v1')
     await control('/update_weight_version', { new_version: 'default' })
   })
@@ -178,11 +178,11 @@ describe('weights', () => {
   })
 
   test('a policy with weights receives the update, and the version changes with it', async () => {
-    const given: Float32Array[] = []
+    const updates: Float32Array[] = []
     const policy: TrainablePolicy = {
       name: 'trainable',
       start: () => Promise.reject(new Error('not asked')),
-      setOutputBias: async (bias) => void given.push(bias),
+      setOutputBias: async (bias) => void updates.push(bias),
       async [Symbol.asyncDispose]() {},
     }
     await using trainable = await startEngine({ policy })
@@ -192,8 +192,8 @@ describe('weights', () => {
     expect(await (await fetch(`${trainable.url}/weight_info`)).json()).toEqual({ weight_version: 'step-1' })
     const values = Float32Array.from({ length: 6400 }, (_, i) => i / 7)
     expect(await update(Buffer.from(values.buffer).toString('base64'))).toEqual({ message: 'Weights updated' })
-    expect(given[0]?.[7]).toBe(1.5)
-    expect(given[1]).toEqual(values)
+    expect(updates[0]?.[7]).toBe(1.5)
+    expect(updates[1]).toEqual(values)
     for (const wrong of ['AAAA', { x: 1 }, { 6400: 1 }, [1], 5]) {
       expect(await update(wrong)).toMatchObject({ error: { code: 400 } })
     }

@@ -36,7 +36,7 @@ const tools = [
   { type: 'function', function: { name: 'read' } },
 ]
 
-function ask(scenario: string, more: Record<string, unknown> = {}): Record<string, unknown> {
+function chatBody(scenario: string, more: Record<string, unknown> = {}): Record<string, unknown> {
   return { model: 'tiny', messages: [{ role: 'user', content: `SCRIPT:${scenario}` }], return_token_ids: true, ...more }
 }
 
@@ -58,7 +58,7 @@ describe('POST /v1/chat/completions', () => {
   test('streams like vLLM: role, deltas with ids, finish, usage, [DONE]', async () => {
     const { chunks, isDone } = await postStream(
       chat,
-      ask('words', { stream_options: { include_usage: true }, logprobs: true }),
+      chatBody('words', { stream_options: { include_usage: true }, logprobs: true }),
     )
     expect(isDone).toBe(true)
     const [first, ...rest] = chunks
@@ -81,7 +81,7 @@ describe('POST /v1/chat/completions', () => {
   test('returns the body of a whole answer', async () => {
     const { body } = await postJson(
       chat,
-      ask('cut', { logprobs: true, top_logprobs: 1, max_tokens: 2, request_id: 'named' }),
+      chatBody('cut', { logprobs: true, top_logprobs: 1, max_tokens: 2, request_id: 'named' }),
     )
     expect({ ...body, created: 0, prompt_token_ids: [] }).toMatchInlineSnapshot(`
       {
@@ -168,7 +168,7 @@ describe('POST /v1/chat/completions', () => {
   })
 
   test('parses reasoning and calls; arguments are the sampled text, even if it is invalid JSON', async () => {
-    const whole = (await postJson(chat, ask('agent', { tools }))).body.choices[0]
+    const whole = (await postJson(chat, chatBody('agent', { tools }))).body.choices[0]
     expect(whole?.finish_reason).toBe('tool_calls')
     expect(whole?.message).toMatchObject({
       content: 'Let me look.',
@@ -179,7 +179,7 @@ describe('POST /v1/chat/completions', () => {
       ],
     })
     expect(whole?.message?.tool_calls?.[0]?.id).toMatch(/^chatcmpl-tool-[0-9a-f]{32}$/)
-    const streamed = joinChoice((await postStream(chat, ask('agent', { tools }))).chunks)
+    const streamed = joinChoice((await postStream(chat, chatBody('agent', { tools }))).chunks)
     expect(streamed).toMatchObject({ content: 'Let me look.', reasoning: 'I should look.', finishReason: 'tool_calls' })
     expect(streamed.ids).toEqual(whole?.token_ids)
     expect(streamed.toolCalls.map(({ name, arguments: args }) => ({ name, arguments: args }))).toEqual(
@@ -189,7 +189,7 @@ describe('POST /v1/chat/completions', () => {
 
   test('leaves calls in the text if the request has no tools or forbids tool calls', async () => {
     for (const more of [{}, { tools, tool_choice: 'none' }]) {
-      const choice = (await postJson(chat, ask('agent', more))).body.choices[0]
+      const choice = (await postJson(chat, chatBody('agent', more))).body.choices[0]
       expect(choice?.message?.content).toContain('<tool_call>')
       expect(choice?.finish_reason).toBe('stop')
     }
@@ -197,14 +197,14 @@ describe('POST /v1/chat/completions', () => {
 
   test('a named tool keeps the finish reason stop; parallel_tool_calls: false returns the first call only', async () => {
     const named = { tools, tool_choice: { type: 'function', function: { name: 'bash' } } }
-    expect((await postJson(chat, ask('agent', named))).body.choices[0]?.finish_reason).toBe('stop')
-    const single = ask('agent', { tools, parallel_tool_calls: false })
+    expect((await postJson(chat, chatBody('agent', named))).body.choices[0]?.finish_reason).toBe('stop')
+    const single = chatBody('agent', { tools, parallel_tool_calls: false })
     expect((await postJson(chat, single)).body.choices[0]?.message?.tool_calls).toHaveLength(1)
     expect(joinChoice((await postStream(chat, single)).chunks).toolCalls).toHaveLength(1)
   })
 
   test('without return_token_ids, empty chunks are omitted and ids are null', async () => {
-    const { chunks } = await postStream(chat, ask('agent', { tools, return_token_ids: false }))
+    const { chunks } = await postStream(chat, chatBody('agent', { tools, return_token_ids: false }))
     expect(chunks[0]?.prompt_token_ids).toBeNull()
     for (const choice of chunks.slice(1, -1).map(({ choices }) => choices[0])) {
       expect(Object.keys(choice?.delta ?? {})).not.toHaveLength(0)
@@ -214,7 +214,7 @@ describe('POST /v1/chat/completions', () => {
   })
 
   test('include_reasoning: false hides reasoning, ids and log probabilities', async () => {
-    const hidden = ask('agent', { tools, include_reasoning: false, logprobs: true })
+    const hidden = chatBody('agent', { tools, include_reasoning: false, logprobs: true })
     const choice = (await postJson(chat, hidden)).body.choices[0]
     expect(choice).toMatchObject({ logprobs: null, token_ids: null, message: { reasoning: null } })
     const streamed = joinChoice((await postStream(chat, hidden)).chunks)
@@ -222,33 +222,33 @@ describe('POST /v1/chat/completions', () => {
   })
 
   test('a stop string truncates the text, not the ids; ids are sent before their text', async () => {
-    const body = ask('words', { stop: ['three'] })
+    const body = chatBody('words', { stop: ['three'] })
     const choice = (await postJson(chat, body)).body.choices[0]
     expect(choice).toMatchObject({ message: { content: 'one two ' }, finish_reason: 'stop', stop_reason: 'three' })
     const { chunks } = await postStream(chat, body)
     expect(joinChoice(chunks)).toMatchObject({ content: 'one two ', stopReason: 'three', ids: choice?.token_ids })
     expect(chunks[1]?.choices[0]).toMatchObject({ delta: {}, finish_reason: null })
     expect(chunks[1]?.choices[0]?.token_ids).toHaveLength(1)
-    const included = ask('words', { stop: ['three'], include_stop_str_in_output: true })
+    const included = chatBody('words', { stop: ['three'], include_stop_str_in_output: true })
     expect((await postJson(chat, included)).body.choices[0]?.message?.content).toBe('one two three')
   })
 
   test('applies stop ids, max_tokens and n', async () => {
-    const ids = (await postJson(chat, ask('words'))).body.choices[0]?.token_ids ?? []
-    const stopped = (await postJson(chat, ask('words', { stop_token_ids: [ids[3]] }))).body.choices[0]
+    const ids = (await postJson(chat, chatBody('words'))).body.choices[0]?.token_ids ?? []
+    const stopped = (await postJson(chat, chatBody('words', { stop_token_ids: [ids[3]] }))).body.choices[0]
     expect(stopped).toMatchObject({ token_ids: ids.slice(0, 4), finish_reason: 'stop', stop_reason: ids[3] })
-    const short = (await postJson(chat, ask('words', { max_tokens: 2, n: 3 }))).body
+    const short = (await postJson(chat, chatBody('words', { max_tokens: 2, n: 3 }))).body
     expect(short.choices.map(({ index, token_ids, finish_reason }) => ({ index, token_ids, finish_reason }))).toEqual(
       [0, 1, 2].map((index) => ({ index, token_ids: ids.slice(0, 2), finish_reason: 'length' })),
     )
     expect(short.usage?.completion_tokens).toBe(6)
-    const { chunks } = await postStream(chat, ask('words', { n: 2 }))
+    const { chunks } = await postStream(chat, chatBody('words', { n: 2 }))
     expect(chunks.filter(({ prompt_token_ids: prompt }) => prompt != null)).toHaveLength(2)
     for (const index of [0, 1]) expect(joinChoice(chunks, index).ids).toEqual(ids)
   })
 
   test('a truncated turn has finish reason length on its last token', async () => {
-    const { chunks } = await postStream(chat, ask('cut'))
+    const { chunks } = await postStream(chat, chatBody('cut'))
     expect(chunks.at(-1)?.choices[0]).toMatchObject({
       finish_reason: 'length',
       delta: { content: expect.any(String) as string },
@@ -257,7 +257,7 @@ describe('POST /v1/chat/completions', () => {
   })
 
   test('log probabilities have bytes, alternatives with the sampled token first, and names by id', async () => {
-    const body = ask('unicode', { logprobs: true, top_logprobs: 3 })
+    const body = chatBody('unicode', { logprobs: true, top_logprobs: 3 })
     const choice = (await postJson(chat, body)).body.choices[0]
     const content = choice?.logprobs?.content ?? []
     expect(content).toHaveLength(choice?.token_ids?.length ?? 0)
@@ -272,14 +272,14 @@ describe('POST /v1/chat/completions', () => {
   })
 
   test('an explicit null for top_logprobs disables log probabilities, as in vLLM', async () => {
-    const body = ask('words', { logprobs: true, top_logprobs: null })
+    const body = chatBody('words', { logprobs: true, top_logprobs: null })
     expect((await postJson(chat, body)).body.choices[0]?.logprobs).toBeNull()
   })
 
   test('stream_interval combines several tokens in a chunk; continuous usage is in every chunk', async () => {
     const { chunks } = await postStream(
       chat,
-      ask('words', { stream_interval: 3, stream_options: { include_usage: true, continuous_usage_stats: true } }),
+      chatBody('words', { stream_interval: 3, stream_options: { include_usage: true, continuous_usage_stats: true } }),
     )
     const lengths = chunks.slice(1, -1).map(({ choices }) => choices[0]?.token_ids?.length)
     expect(lengths[0]).toBe(1)
@@ -289,7 +289,7 @@ describe('POST /v1/chat/completions', () => {
   })
 
   test('token-in: the ids of the request are the prompt, and messages still select the turn', async () => {
-    const body = ask('words', { kv_transfer_params: { prompt_token_ids: [1, 320, 275, 201] }, max_tokens: 30_000 })
+    const body = chatBody('words', { kv_transfer_params: { prompt_token_ids: [1, 320, 275, 201] }, max_tokens: 30_000 })
     expect((await postJson(chat, body)).body.prompt_token_ids).toEqual([1, 320, 275, 201])
     const { chunks } = await postStream(chat, body)
     expect(chunks[0]?.prompt_token_ids).toEqual([1, 320, 275, 201])
@@ -298,21 +298,21 @@ describe('POST /v1/chat/completions', () => {
 
   test('token-in reduces max_tokens to the context length, where a rendered prompt is rejected', async () => {
     const promptIds = Array.from({ length: 32_760 }, () => 320)
-    const fits = ask('load', { kv_transfer_params: { prompt_token_ids: promptIds }, max_tokens: 100 })
+    const fits = chatBody('load', { kv_transfer_params: { prompt_token_ids: promptIds }, max_tokens: 100 })
     const { status, body } = await postJson(chat, fits)
     expect(status).toBe(200)
     expect(body.choices[0]).toMatchObject({ finish_reason: 'length' })
     expect(body.choices[0]?.token_ids).toHaveLength(8)
-    const full = ask('words', { kv_transfer_params: { prompt_token_ids: [...promptIds, ...promptIds] } })
+    const full = chatBody('words', { kv_transfer_params: { prompt_token_ids: [...promptIds, ...promptIds] } })
     expect((await postJson(chat, full)).body.error?.message).toBe(
       "Input length (65520) exceeds model's maximum context length (32768).",
     )
   })
 
   test('the request id is read from the header, then from the body', async () => {
-    const named = await post(chat, ask('words', { request_id: 'mine' }), { headers: { 'x-request-id': 'theirs' } })
+    const named = await post(chat, chatBody('words', { request_id: 'mine' }), { headers: { 'x-request-id': 'theirs' } })
     expect(((await named.json()) as WireAnswer).id).toBe('chatcmpl-theirs')
-    expect((await postJson(chat, ask('words', { request_id: 'mine' }))).body.id).toBe('chatcmpl-mine')
+    expect((await postJson(chat, chatBody('words', { request_id: 'mine' }))).body.id).toBe('chatcmpl-mine')
   })
 
   test('add_generation_prompt, continue_final_message and chat_template_kwargs are passed to the template', async () => {
@@ -357,7 +357,7 @@ describe('POST /v1/chat/completions', () => {
     await using scripted = await startEngine({ script: { scenarios } })
     const url = `${scripted.url}/v1/chat/completions`
     for (const [i, [, options]] of turns.entries()) {
-      const body = ask(`t${i}`, { ...options, logprobs: true, top_logprobs: 1 })
+      const body = chatBody(`t${i}`, { ...options, logprobs: true, top_logprobs: 1 })
       const [whole, stream] = await Promise.all([postJson(url, body), postStream(url, body)])
       const choice = whole.body.choices[0]
       const joined = joinChoice(stream.chunks)
@@ -441,11 +441,11 @@ describe('POST /v1/completions', () => {
 
 describe('POST /inference/v1/generate', () => {
   test('accepts the output of /render and returns the same ids as chat', async () => {
-    const rendered = (await (await post(`${chat}/render`, ask('words', { logprobs: true }))).json()) as {
+    const rendered = (await (await post(`${chat}/render`, chatBody('words', { logprobs: true }))).json()) as {
       token_ids: number[]
       sampling_params: { max_tokens: number; logprobs: number }
     }
-    const asChat = (await postJson(chat, ask('words'))).body
+    const asChat = (await postJson(chat, chatBody('words'))).body
     expect(rendered.token_ids).toEqual(asChat.prompt_token_ids)
     expect(rendered.sampling_params).toMatchObject({ max_tokens: 32_768 - rendered.token_ids.length, logprobs: 0 })
     const generate = `${engine.url}/inference/v1/generate`
@@ -474,11 +474,11 @@ describe('text endpoints', () => {
       token_strs: ['hel', 'lo', 'Ġ', 'ä¸ĸçķĮ'],
     })
     expect((await read('/detokenize', { tokens: text.tokens })).prompt).toBe('hello 世界')
-    const { messages } = ask('words')
-    const talk = await read('/tokenize', { messages, tools })
-    expect(talk.token_strs).toBeNull()
-    expect(talk.tokens).toEqual((await postJson(chat, ask('words', { tools }))).body.prompt_token_ids)
-    expect((await read('/detokenize', { tokens: talk.tokens })).prompt).toContain(
+    const { messages } = chatBody('words')
+    const tokenized = await read('/tokenize', { messages, tools })
+    expect(tokenized.token_strs).toBeNull()
+    expect(tokenized.tokens).toEqual((await postJson(chat, chatBody('words', { tools }))).body.prompt_token_ids)
+    expect((await read('/detokenize', { tokens: tokenized.tokens })).prompt).toContain(
       '"name": "read", "description": null, "parameters": null',
     )
   })
@@ -519,7 +519,7 @@ describe('rejected requests', () => {
   }
 
   test('an unknown model returns 404 with vLLM’s message', async () => {
-    expect(await refusal(ask('words', { model: 'gpt-9' }))).toEqual({
+    expect(await refusal(chatBody('words', { model: 'gpt-9' }))).toEqual({
       status: 404,
       message: 'The model `gpt-9` does not exist.',
       type: 'NotFoundError',
@@ -529,18 +529,18 @@ describe('rejected requests', () => {
   })
 
   test('context overflow returns 400 with vLLM’s message', async () => {
-    const { body } = await postJson(chat, ask('words'))
+    const { body } = await postJson(chat, chatBody('words'))
     const prompt = body.prompt_token_ids?.length ?? 0
     const max = 32_768 - prompt + 1
-    expect(await refusal(ask('words', { max_tokens: max }))).toEqual({
+    expect(await refusal(chatBody('words', { max_tokens: max }))).toEqual({
       status: 400,
       message: `This model's maximum context length is 32768 tokens. However, you requested ${max} output tokens and your prompt contains at least ${prompt} input tokens, for a total of at least 32769 tokens. Please reduce the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=${prompt})`,
       type: 'BadRequestError',
       param: 'input_tokens',
       code: 400,
     })
-    expect((await postJson(chat, ask('words', { max_tokens: max - 1 }))).status).toBe(200)
-    expect(await refusal(ask('words', { max_completion_tokens: 99_999 }))).toMatchObject({
+    expect((await postJson(chat, chatBody('words', { max_tokens: max - 1 }))).status).toBe(200)
+    expect(await refusal(chatBody('words', { max_completion_tokens: 99_999 }))).toMatchObject({
       message: expect.stringMatching(/^max_completion_tokens=99999 cannot be greater than max_model_len/) as string,
     })
     const long = { messages: [{ role: 'user', content: 'word '.repeat(40_000) }] }
@@ -599,7 +599,7 @@ describe('rejected requests', () => {
     [{ kv_transfer_params: { prompt_token_ids: [4294967297] } }, null, 'Token id 4294967297 is out of vocabulary'],
     [{ prompt_logprobs: 1 }, 'prompt_logprobs', 'not supported by the tiny engine'],
   ])('%j is refused and %s named', async (more, param, message) => {
-    const error = await refusal(ask('words', more))
+    const error = await refusal(chatBody('words', more))
     expect(error).toMatchObject({ status: 400, code: 400, param })
     expect(error.message).toContain(message)
   })
@@ -669,7 +669,9 @@ describe('rejected requests', () => {
         fc.dictionary(field, fc.jsonValue({ maxDepth: 3 })),
         fc.boolean(),
         async (where, body, isValid) => {
-          const base = isValid ? { ...ask('words'), prompt: 'x', token_ids: [1], sampling_params: {}, tokens: [1] } : {}
+          const base = isValid
+            ? { ...chatBody('words'), prompt: 'x', token_ids: [1], sampling_params: {}, tokens: [1] }
+            : {}
           const response = await post(engine.url + where, { ...base, ...body })
           await response.text()
           expect([200, 400, 404]).toContain(response.status)
@@ -697,7 +699,7 @@ describe('a client that disconnects', () => {
   test('ends the generation immediately, and the log records it', async () => {
     records = []
     const controller = new AbortController()
-    const response = await post(chat, ask('slow', { stream: true }), { signal: controller.signal })
+    const response = await post(chat, chatBody('slow', { stream: true }), { signal: controller.signal })
     await response.body?.getReader().read()
     await vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 5 })
     controller.abort()
@@ -709,10 +711,10 @@ describe('a client that disconnects', () => {
   test('ends the generation before the first token too, streamed or not', async () => {
     for (const stream of [true, false]) {
       const controller = new AbortController()
-      const asked = post(chat, ask('never', { stream }), { signal: controller.signal }).then((response) =>
+      const pending = post(chat, chatBody('never', { stream }), { signal: controller.signal }).then((response) =>
         response.text(),
       )
-      asked.catch(() => {})
+      pending.catch(() => {})
       await vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 5 })
       controller.abort()
       // Less than the delay of the first token.
@@ -751,9 +753,9 @@ describe('the log', () => {
     const logged = await startEngine({ script: SCRIPT, log, weightVersion: 'v7' })
     const url = `${logged.url}/v1/chat/completions`
     const answers = await Promise.all(
-      Array.from({ length: 20 }, () => postJson(url, ask('unicode', { logprobs: true }))),
+      Array.from({ length: 20 }, () => postJson(url, chatBody('unicode', { logprobs: true }))),
     )
-    const unfinished = post(url, ask('never', { stream: true })).then((response) => response.text())
+    const unfinished = post(url, chatBody('never', { stream: true })).then((response) => response.text())
     unfinished.catch(() => {})
     await vi.waitFor(() => expect(logged.runningCount).toBe(1), { timeout: 30_000, interval: 5 })
     await logged.close()

@@ -99,8 +99,8 @@ describe('SGLang', () => {
     expect(body).not.toHaveProperty('prompt_token_ids')
 
     await using older = await serve({ wire: 'sglang', wireVersion: '0.5.16' })
-    const asked = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true, logprobs: true }
-    const choice = choiceOf((await older.whole('none', asked)).body)
+    const requested = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true, logprobs: true }
+    const choice = choiceOf((await older.whole('none', requested)).body)
     expect(choice).not.toHaveProperty('response_token_ids')
     expect(choice.meta_info?.output_token_logprobs.map(([, id]) => id)).toEqual(older.sampled())
   })
@@ -120,9 +120,9 @@ describe('SGLang', () => {
   )
 
   test('newer versions send all ids in one chunk near the end of a stream', async () => {
-    const asked = { return_input_ids_in_sglext: true, return_output_ids_in_sglext: true, logprobs: true, tools }
+    const requested = { return_input_ids_in_sglext: true, return_output_ids_in_sglext: true, logprobs: true, tools }
     await using newer = await serve({ wire: 'sglang', wireVersion: '0.5.20' })
-    const { chunks, isDone } = await newer.stream('tools', { ...asked, stream_options: { include_usage: true } })
+    const { chunks, isDone } = await newer.stream('tools', { ...requested, stream_options: { include_usage: true } })
     const extensions = chunks.flatMap((chunk) => ('sglext' in chunk ? [chunk.sglext] : []))
     expect(extensions).toMatchObject([{ output_ids: [newer.sampled()] }])
     expect(JSON.stringify(chunks.slice(0, -2))).not.toContain('_ids')
@@ -130,7 +130,7 @@ describe('SGLang', () => {
     expect([isDone, chunks.at(-1)?.usage?.completion_tokens]).toEqual([true, newer.sampled().length])
 
     await using older = await serve({ wire: 'sglang', wireVersion: '0.5.18' })
-    expect(JSON.stringify((await older.stream('tools', asked)).chunks)).not.toContain('sglext')
+    expect(JSON.stringify((await older.stream('tools', requested)).chunks)).not.toContain('sglext')
   })
 
   test('log probabilities are those after temperature', async () => {
@@ -151,8 +151,8 @@ describe('SGLang', () => {
     [{ long: true }, /^The input \(\d+ tokens\) is longer than the model's context length \(300 tokens\)\.$/],
   ])(
     'a request that exceeds the context has SGLang’s message: %j',
-    async (asked: { long?: boolean; max_tokens?: number }, words) => {
-      const { long, ...fields } = asked
+    async (requested: { long?: boolean; max_tokens?: number }, words) => {
+      const { long, ...fields } = requested
       await using sglang = await serve({ wire: 'sglang', maxModelLen: 300 })
       const content = long === true ? 'word '.repeat(2000) : 'x'
       const response = await post(`${sglang.url}/v1/chat/completions`, {
@@ -170,11 +170,11 @@ interface LlamacppAnswer {
 }
 
 describe('llama.cpp', () => {
-  const asked = { logprobs: true, top_logprobs: 1, verbose: true, return_tokens: true }
+  const requested = { logprobs: true, top_logprobs: 1, verbose: true, return_tokens: true }
 
   test('only `tokens` of the native answer is complete; probabilities omit parts of characters', async () => {
     await using llama = await serve({ wire: 'llamacpp' })
-    const body = (await llama.whole('emoji', asked)).body as unknown as LlamacppAnswer
+    const body = (await llama.whole('emoji', requested)).body as unknown as LlamacppAnswer
     expect(body.__verbose?.tokens).toEqual(llama.sampled())
     const listed = body.choices[0]?.logprobs?.content.map(({ id }) => id) ?? []
     expect(listed.length).toBeLessThan(llama.sampled().length)
@@ -187,7 +187,7 @@ describe('llama.cpp', () => {
   test('invalid text returns 500, an unfinished character does not', async () => {
     const tokenizer = await loadTokenizer(embeddedModelFolder())
     const octopus = tokenizer.encode('🐙')
-    const say = async (ids: readonly number[]): Promise<number> => {
+    const statusFor = async (ids: readonly number[]): Promise<number> => {
       const script = { default: { text: 'x' } }
       const policy: Policy = {
         name: 'ids',
@@ -203,21 +203,21 @@ describe('llama.cpp', () => {
       return (await post(`${engine.url}/v1/chat/completions`, body)).status
     }
     expect(octopus.length).toBeGreaterThan(2)
-    expect(await say([...octopus])).toBe(200)
-    expect(await say([...octopus.subarray(0, 2)])).toBe(200)
-    expect(await say([...octopus.subarray(1)])).toBe(500)
+    expect(await statusFor([...octopus])).toBe(200)
+    expect(await statusFor([...octopus.subarray(0, 2)])).toBe(200)
+    expect(await statusFor([...octopus.subarray(1)])).toBe(500)
   })
 
   test('the probabilities omit the tokens of a stop string', async () => {
     await using llama = await serve({ wire: 'llamacpp' })
-    const body = (await llama.whole('stop', { ...asked, stop: ['STOP'] })).body as unknown as LlamacppAnswer
+    const body = (await llama.whole('stop', { ...requested, stop: ['STOP'] })).body as unknown as LlamacppAnswer
     expect(body.__verbose).toMatchObject({ stop_type: 'word', stopping_word: 'STOP', tokens: llama.sampled() })
     expect(body.choices[0]?.logprobs?.content.length).toBeLessThan(llama.sampled().length)
   })
 
   test('only the first of several choices has a native answer', async () => {
     await using llama = await serve({ wire: 'llamacpp' })
-    const { body } = await llama.whole('none', { ...asked, n: 2 })
+    const { body } = await llama.whole('none', { ...requested, n: 2 })
     expect(body.choices).toHaveLength(2)
     expect(body).toMatchObject({ __verbose: { index: 0 } })
   })
@@ -242,7 +242,7 @@ describe('llama.cpp', () => {
     const { prompt } = (await (await post(`${llama.url}/apply-template`, asking)).json()) as { prompt: string }
     const body = { content: prompt, add_special: true, parse_special: true }
     const { tokens } = (await (await post(`${llama.url}/tokenize`, body)).json()) as { tokens: number[] }
-    const { body: answer } = await llama.whole('none', { ...asked, tools })
+    const { body: answer } = await llama.whole('none', { ...requested, tools })
     expect(answer.usage?.prompt_tokens).toBe(tokens.length)
     expect(answer).toMatchObject({ __verbose: { prompt } })
   })

@@ -125,8 +125,8 @@ test('takeDown() drains running nodes and cancels waiting ones', async () => {
 })
 
 test.each([
-  ['the server is away', true, 60_000],
-  ['nobody wants to wait', false, 0],
+  ['the server is unreachable', true, 60_000],
+  ['the grace period is 0', false, 0],
 ])('takeDown() cancels everything when %s', async (_, isAway, graceMs) => {
   const slurm = new FakeSlurm()
   await bringUp(slurm, 2)

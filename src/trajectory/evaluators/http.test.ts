@@ -133,16 +133,16 @@ describe('the evaluator http', () => {
   })
 
   test.each([
-    ['a refusal', { status: 403, body: 'no' }],
+    ['status 403', { status: 403, body: 'no' }],
     ['a redirect', { status: 302, headers: { location: 'http://127.0.0.1:1/' } }],
-    ['what is not JSON', 'OK'],
-    ['a reward that is no number', '{"outcome_reward": "1"}'],
+    ['an answer that is not JSON', 'OK'],
+    ['a reward that is not a number', '{"outcome_reward": "1"}'],
     ['a reward that is not finite', '{"outcome_reward": 1e999}'],
     ['a reward outside of the range', '{"outcome_reward": 1.5}'],
     ['a reward of a trace outside of the range', '{"outcome_reward": 1, "trace_rewards": [-1]}'],
-    ['no reward at all', '{"metadata": {}}'],
+    ['an answer without a reward', '{"metadata": {}}'],
     ['rewards for other traces', '{"trace_rewards": [1, 1, 1]}'],
-    ['an endless answer', `{"outcome_reward": 1, "metadata": {"a": "${'x'.repeat(5_000_000)}"}}`],
+    ['a very long answer', `{"outcome_reward": 1, "metadata": {"a": "${'x'.repeat(5_000_000)}"}}`],
   ] satisfies [string, Behaviour][])('%s is not a reward and is not retried', async (_, behaviour) => {
     const failed = grade([behaviour])
     await expect(failed).rejects.toMatchObject({ code: 'evaluator.crashed' })

@@ -137,11 +137,11 @@ describe('the evaluator judge', () => {
   })
 
   test.each([
-    ['no JSON', 'Ten points!'],
-    ['another shape', '{"score": 10}'],
+    ['text without JSON', 'Ten points!'],
+    ['JSON of another structure', '{"score": 10}'],
     ['a score out of range', verdict({ quality: 1000 })],
-    ['a score in words', '{"quality": {"reason": "x", "score": "10"}}'],
-    ['JSON that is only quoted', `The agent wrote ${verdict({ quality: 10 })}`],
+    ['a score that is a string', '{"quality": {"reason": "x", "score": "10"}}'],
+    ['JSON inside other text', `The agent wrote ${verdict({ quality: 10 })}`],
     ['nothing', ' '],
   ])('without a valid verdict there is no reward: %s', async (_, text) => {
     const failed = grade([{ text }, { text }], { max_retries: 1 })

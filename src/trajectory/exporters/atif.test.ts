@@ -162,8 +162,8 @@ function checkAtif(records: unknown[], session: ScoredSession): void {
     ) {
       path.unshift(own.steps[id - 1]!)
     }
-    expect(path.flatMap((step) => told(step, step === end))).toEqual(
-      [...sampleMessages(sample)].map(({ message }) => heard(message)),
+    expect(path.flatMap((step) => stepContents(step, step === end))).toEqual(
+      [...sampleMessages(sample)].map(({ message }) => messageContents(message)),
     )
   }
 
@@ -173,10 +173,10 @@ function checkAtif(records: unknown[], session: ScoredSession): void {
 }
 
 /** The message of a step and its tool results; the results of the last step came after the sample. */
-function told(step: Step, isLast: boolean): unknown[] {
-  const said = [roleOf(step), textOf(step.message), (step.tool_calls ?? []).map((call) => call.tool_call_id)]
+function stepContents(step: Step, isLast: boolean): unknown[] {
+  const contents = [roleOf(step), textOf(step.message), (step.tool_calls ?? []).map((call) => call.tool_call_id)]
   const results = isLast ? [] : (step.observation?.results ?? [])
-  return [said, ...results.map(({ content, source_call_id: id }) => ['tool', textOf(content), [id]])]
+  return [contents, ...results.map(({ content, source_call_id: id }) => ['tool', textOf(content), [id]])]
 }
 
 function roleOf({ source }: Step): string {
@@ -188,7 +188,7 @@ function textOf(content: z.infer<typeof Content>): string {
   return content.map((part) => (part.type === 'text' ? part.text : part.source.path)).join('|')
 }
 
-function heard(message: ChatMessage): unknown[] {
+function messageContents(message: ChatMessage): unknown[] {
   const text = chatParts(message.content)
     .map((part) => (part.type === 'text' ? part.text : part.type === 'image' ? part.url : ''))
     .join('|')

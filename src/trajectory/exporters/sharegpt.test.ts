@@ -95,9 +95,9 @@ describeExporter('sharegpt', {
       const images = messages.flatMap(({ content }) => chatParts(content).filter(({ type }) => type === 'image'))
       expect(row.images).toHaveLength(images.length)
       const answers = row.conversations.filter(({ weight }) => weight !== undefined)
-      const said = messages.filter(({ role }) => role === 'assistant')
-      expect(answers).toHaveLength(said.length)
-      for (const [at, message] of said.entries()) {
+      const assistantMessages = messages.filter(({ role }) => role === 'assistant')
+      expect(answers).toHaveLength(assistantMessages.length)
+      for (const [at, message] of assistantMessages.entries()) {
         const { from, value } = answers[at]!
         const calls = chatCalls(message)
         if (calls.length === 0) {
@@ -116,10 +116,10 @@ describeExporter('sharegpt', {
       }
       const weights = answers.map(({ weight }) => weight)
       expect(weights.slice(-sample.calls.length)).toEqual(sample.calls.map(({ isTrained }) => Number(isTrained)))
-      const told = row.conversations.filter(({ weight }) => weight === undefined).map(({ value }) => value)
-      const heard = messages.filter(({ role }) => role === 'user' || role === 'tool').map(placeholders)
-      expect(told.join('\n').replaceAll(/\n<\/tool_response>\n<tool_response>|\n(?=\n)/g, '')).toBe(
-        heard.join('\n').replaceAll(/\n(?=\n)/g, ''),
+      const inputs = row.conversations.filter(({ weight }) => weight === undefined).map(({ value }) => value)
+      const expected = messages.filter(({ role }) => role === 'user' || role === 'tool').map(placeholders)
+      expect(inputs.join('\n').replaceAll(/\n<\/tool_response>\n<tool_response>|\n(?=\n)/g, '')).toBe(
+        expected.join('\n').replaceAll(/\n(?=\n)/g, ''),
       )
     }
   },

@@ -74,7 +74,7 @@ test.each<[string, (index: number) => Call]>([
   ['unrelated', (i) => ({ ask: `question ${i}`, answer: `a long enough answer ${i}`, promptIds: [i, 1, 2, 3] })],
   ['of unequal length', (i) => ({ ask: `question ${i}`, answer: `answer ${i}`, promptIds: [i, ...numbers(i % 50)] })],
   ['empty-handed', (i) => ({ ask: `question ${i}`, answer: '', promptIds: [i, 1, 2, 3] })],
-  ['asked again', () => ({ ask: 'the same question', answer: 'the same answer', promptIds: [1, 2, 3] })],
+  ['repeated', () => ({ ask: 'the same question', answer: 'the same answer', promptIds: [1, 2, 3] })],
   [
     'sub-agents',
     (i) => ({

@@ -24,7 +24,7 @@ export function sampleHistory(): History {
     { kind: 'call', op: 'submit', taskId: 'c', began: 3, ended: 4, outcome: 'ok' },
     { kind: 'order', nodeId: 'n1', sessionId: 'a1', attempt: 1, at: 5 },
     { kind: 'run', nodeId: 'n1', sessionId: 'a1', nonce: 'lost', at: 6 },
-    ...done.flatMap(life),
+    ...done.flatMap(entriesOf),
     { kind: 'order', nodeId: 'n3', sessionId: 'b1', attempt: 1, at: 25 },
     { kind: 'call', op: 'read', taskId: 'a', began: 26, ended: 27, outcome: 'ok', view: partly },
     report({ ...moved, nodeId: 'n1', attempt: 1 }, 50, 'refused'),
@@ -72,7 +72,7 @@ interface Attempt {
 }
 
 /** Entries of an attempt that was leased, run, delivered and accepted. */
-function life(attempt: Attempt, place: number): Entry[] {
+function entriesOf(attempt: Attempt, place: number): Entry[] {
   const { sessionId, nodeId } = attempt
   return [
     { kind: 'order', ...pick(attempt), at: 10 + place },

@@ -94,8 +94,8 @@ describe('sub-agents', () => {
   })
 
   test('have other instructions and tools if no tool call started them', () => {
-    const stranger = { ...child, messages: [system('You run errands.'), user('Count the red ones.')] }
-    expect(labels([one, stranger, two])).toEqual({ one: 'main', child: 'subagent', two: 'main' })
+    const unrelated = { ...child, messages: [system('You run errands.'), user('Count the red ones.')] }
+    expect(labels([one, unrelated, two])).toEqual({ one: 'main', child: 'subagent', two: 'main' })
   })
 
   test('are not the second conversation of the main agent', () => {
@@ -181,7 +181,7 @@ describe('compaction', () => {
 })
 
 describe('compaction instructions', () => {
-  const asked = (text: string): ToyCall => ({
+  const summaryCall = (text: string): ToyCall => ({
     id: 'sum',
     messages: [...two.messages, two.answer, user(text)],
     tools,
@@ -195,7 +195,7 @@ describe('compaction instructions', () => {
     ['Qwen Code', 'Do not call tools. First, reason. Then, produce the <state_snapshot> XML.'],
     ['pi', 'Create a structured context checkpoint summary for another model.'],
   ])('%s: a call with its instruction is a compaction, even if no call uses the answer', (harness, text) => {
-    const calls = [one, two, asked(text)]
+    const calls = [one, two, summaryCall(text)]
     expect(labels(calls)).toEqual({ one: 'main', two: 'main', sum: 'compaction' })
     expect(evidence(calls, 'sum')).toBe(`its instruction is the one by which ${harness} compacts`)
   })
@@ -208,13 +208,13 @@ describe('compaction instructions', () => {
       'You are a specialized component for distilling chat history into a structured XML <state_snapshot>.',
     ],
   ])('%s: also as the system prompt of a separate call', (harness, text) => {
-    const sum: ToyCall = { ...asked(''), messages: [system(text), user('user: sort the shelves')], tools: [] }
+    const sum: ToyCall = { ...summaryCall(''), messages: [system(text), user('user: sort the shelves')], tools: [] }
     expect(labels([one, two, sum])).toEqual({ one: 'main', two: 'main', sum: 'compaction' })
     expect(evidence([one, two, sum], 'sum')).toContain(harness)
   })
 
   test('both calls of Gemini CLI are compactions: the summary and its review', () => {
-    const first = asked('Then, generate the <state_snapshot>.')
+    const first = summaryCall('Then, generate the <state_snapshot>.')
     const review: ToyCall = {
       ...first,
       id: 'review',
@@ -241,7 +241,7 @@ describe('compaction instructions', () => {
   })
 
   test('a conversation about such instructions is not a compaction', () => {
-    const chat = asked('What does <state_snapshot> mean in a context summarization?')
+    const chat = summaryCall('What does <state_snapshot> mean in a context summarization?')
     expect(labels([one, two, chat])).toMatchObject({ sum: 'main' })
     const after: ToyCall = { ...one, messages: [rules, user('<state_snapshot>Nine boxes.</state_snapshot>')] }
     expect(labels([after])).toEqual({ one: 'main' })
