@@ -23,7 +23,7 @@ export interface NeighbourReport {
   longestMs: number
   /** Maximum CPU time of the serving processes during one call: the delay of a call on an idle machine. */
   longestBusyMs: number
-  /** Problems of calls. */
+  /** The problem of a call, if any. */
   problem?: string
 }
 

@@ -438,7 +438,7 @@ await runtime[Symbol.asyncDispose]()`
     attempt('signals to processes of the machine', async () => {
       const pids = [victim.pid!, process.pid, process.ppid]
       await run(`kill -9 ${pids.join(' ')}; kill -9 -1; :`)
-      // Also succeeds inside the sandbox if its own processes have the same ids.
+      // Processes of the sandbox may have the same ids; signals to them are allowed.
       await run(`for p in ${pids.join(' ')}; do kill -STOP $p; kill -KILL -$p; done; pkill -9 sleep; :`)
       expect(/^State:\s+(\w)/m.exec(readFileSync(`/proc/${victim.pid}/status`, 'utf8'))?.[1]).toBe('S')
     })
