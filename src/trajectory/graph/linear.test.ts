@@ -73,7 +73,7 @@ const numbers = (count: number): number[] => Array.from({ length: count }, (_, i
 test.each<[string, (index: number) => Call]>([
   ['unrelated', (i) => ({ ask: `question ${i}`, answer: `a long enough answer ${i}`, promptIds: [i, 1, 2, 3] })],
   ['of unequal length', (i) => ({ ask: `question ${i}`, answer: `answer ${i}`, promptIds: [i, ...numbers(i % 50)] })],
-  ['empty-handed', (i) => ({ ask: `question ${i}`, answer: '', promptIds: [i, 1, 2, 3] })],
+  ['without answers', (i) => ({ ask: `question ${i}`, answer: '', promptIds: [i, 1, 2, 3] })],
   ['repeated', () => ({ ask: 'the same question', answer: 'the same answer', promptIds: [1, 2, 3] })],
   [
     'sub-agents',
@@ -84,7 +84,7 @@ test.each<[string, (index: number) => Call]>([
       tool: `the task of number ${i + 1}`,
     }),
   ],
-])('requests of calls that are %s are read a few times each, however many there are', (_, toCall) => {
+])('requests of calls (%s) are parsed a bounded number of times, independent of the number of calls', (_, toCall) => {
   const few = readsPerCall(numbers(100).map(toCall))
   const many = readsPerCall(numbers(400).map(toCall))
   expect(few).toBeLessThan(4)
