@@ -7,7 +7,7 @@ import { mayImport, plugFolders } from '../scripts/import-rules.ts'
 
 const root = dirname(import.meta.dirname)
 
-/** One broken rule each: a file of src, what stands in it, and the rule that must name it. */
+/** One violation each: a file of src, its source, and the violated rule. */
 const forbidden: [file: string, source: string, rule: string][] = [
   ['lib/a.ts', reexport('../model/turn.ts'), 'polar(imports)'],
   ['model/a.ts', reexport('../store/store.ts'), 'polar(imports)'],
@@ -108,25 +108,25 @@ const allowed: [file: string, source: string][] = [
   ['gateway/template.ts', `export const url = new URL('../../assets/template.txt', import.meta.url)\n`],
 ]
 
-describe('a file that breaks a rule fails the lint', () => {
+describe('a file that violates a rule fails the lint', () => {
   const linted = lintTree(forbidden)
 
-  test('the linter ends with an error', () => expect(linted().exitCode).toBe(1))
+  test('the linter exits with 1', () => expect(linted().exitCode).toBe(1))
 
   test.each(forbidden)('%s: %j', (file, _source, rule) => {
     expect(linted().rules.get(join('src', file)) ?? []).toContain(rule)
   })
 })
 
-describe('a file that keeps the rules passes the lint', () => {
+describe('a file that follows the rules passes the lint', () => {
   const linted = lintTree(allowed)
 
-  test('the linter finds nothing in any of them', () => {
+  test('the linter reports no violation', () => {
     expect(linted()).toEqual({ exitCode: 0, rules: new Map() })
   })
 })
 
-test('every folder of src has a row in the table', async () => {
+test('every folder of src has an entry in mayImport', async () => {
   const entries = await readdir(join(root, 'src'))
   expect(entries.filter((entry) => !(entry in mayImport))).toEqual([])
 })
@@ -137,11 +137,11 @@ function reexport(...specifiers: string[]): string {
 
 interface LintResult {
   exitCode: number | null
-  /** Rules that were broken, by file. */
+  /** Violated rules by file. */
   rules: Map<string, string[]>
 }
 
-/** Lints files in a tree of their own that has this repository's configuration, once for all tests of a suite. */
+/** Lints files in a separate tree with this repository's configuration, once for all tests of a suite. */
 function lintTree(files: readonly (readonly [file: string, source: string, ...unknown[]])[]): () => LintResult {
   let directory: string
   let result: LintResult

@@ -6,11 +6,11 @@ import { createRandom, drawMs } from '../bench/sim/random.ts'
 import type { Scenario } from '../bench/sim/scenario.ts'
 import { simulate } from '../bench/sim/simulate.ts'
 
-/** Short sessions and few looks at the leases: most of what a simulation costs is virtual time, not sessions. */
+/** Short sessions and rare checks of leases: the cost of a simulation depends on virtual time more than on sessions. */
 const QUICK =
   '--run-s lognormal:40:0.9 --init-s lognormal:6:0.5 --postrun-s lognormal:4:0.5 --timeout-s 300 --expire-s 5'
 
-/** It takes half a minute of one core, of which there may be little. */
+/** The test needs half a minute of one core, which other tests may use too. */
 const LONG_MS = 600_000
 
 function scenarioOf(flags: string): Scenario {
@@ -20,7 +20,7 @@ function scenarioOf(flags: string): Scenario {
 }
 
 test(
-  'every session ends once and the books balance, whatever happens to 50 nodes with 3,000 sessions',
+  'every session ends once and all counts agree, with failures of 50 nodes and 3,000 sessions',
   { timeout: LONG_MS },
   async () => {
     const scenario = scenarioOf(
@@ -40,7 +40,7 @@ test(
   },
 )
 
-test('a simulation with the same seed is the same simulation', { timeout: LONG_MS }, async () => {
+test('simulations with the same seed are identical', { timeout: LONG_MS }, async () => {
   const run = async (seed: number) => {
     const scenario = scenarioOf(`--nodes 5 --sessions 100 ${QUICK} --node-life-s 300 --outage 60:20 --seed ${seed}`)
     const { polar, nvidia, ideal } = await simulate({ scenario, baselines: true, json: false })
@@ -52,7 +52,7 @@ test('a simulation with the same seed is the same simulation', { timeout: LONG_M
   expect(await run(8)).not.toBe(first)
 })
 
-test('the ideal takes as long as the work divided by the places, where all sessions are alike', async () => {
+test('the ideal duration is the work divided by the slots if all sessions are equal', async () => {
   const flags =
     '--nodes 5 --run 4 --sessions 100 --trainer sync:groups=10,samples=10 --run-s 10 --init-s 0 --postrun-s 0'
   const { ledger } = await runIdeal({ ...scenarioOf(flags), nodeLifeMs: Infinity, joinWithinMs: 0 })
@@ -60,7 +60,7 @@ test('the ideal takes as long as the work divided by the places, where all sessi
   expect(ledger.slotMs.saturatedBusy).toBe(ledger.slotMs.saturated)
 })
 
-test('time passes in order, and not while something real is under way', async () => {
+test('virtual time advances in order, and not while real work runs', async () => {
   const clock = new VirtualClock()
   const seen: string[] = []
   clock.after(20, () => seen.push(`b ${clock.elapsed}`))
@@ -74,7 +74,7 @@ test('time passes in order, and not while something real is under way', async ()
   await expect(clock.run(() => false)).rejects.toThrow('there is no timer left')
 })
 
-test('drawMs() gives the median and the tail it is asked for', () => {
+test('drawMs() draws durations with the configured median and tail', () => {
   const random = createRandom(1, 'durations')
   const draw = (durations: Parameters<typeof drawMs>[0]): number[] =>
     Array.from({ length: 20_000 }, () => drawMs(durations, random)).sort((a, b) => a - b)

@@ -8,7 +8,7 @@ import type { TestSummary } from '../scripts/test-reporter.ts'
 
 const root = dirname(import.meta.dirname)
 
-test('the summary counts passed and failed tests and says why one was skipped', async () => {
+test('the summary counts passed and failed tests and reports why a test was skipped', async () => {
   const summary = await summarise({
     'a.test.ts': `
       import { expect, test } from 'vitest'
@@ -28,7 +28,7 @@ test('the summary counts passed and failed tests and says why one was skipped', 
   expect(renderCounts(summary)).toBe('1 passed, 1 failed, 2 skipped')
 })
 
-test('the summary counts a file that does not load, a hook that throws and an error nobody caught', async () => {
+test('the summary counts a file that does not load, a hook that throws and an uncaught error', async () => {
   const summary = await summarise({
     'broken.test.ts': `import './missing.ts'`,
     'hook.test.ts': `
@@ -47,7 +47,7 @@ test('the summary counts a file that does not load, a hook that throws and an er
   expect(renderCounts(summary)).toBe('2 passed, 3 failed')
 })
 
-/** Runs vitest on test files of their own, with our reporter. */
+/** Runs vitest with our reporter on the given test files. */
 async function summarise(files: Record<string, string>): Promise<TestSummary> {
   const directory = await mkdtemp(join(tmpdir(), 'polar-summary-'))
   onTestFinished(() => rm(directory, { recursive: true, force: true }))

@@ -6,7 +6,7 @@ const ALL = Object.keys(failureClasses) as FailureCode[]
 const PHASES: FailurePhase[] = ['prepare', 'run', 'call', 'build', 'collect', 'start-grader', 'grade']
 
 test.each(['prepare', 'start-grader'] as const)(
-  'every failure in the phase %s belongs to the infrastructure',
+  'every failure in the phase %s is attributed to the infrastructure',
   (phase) => {
     for (const code of ALL) {
       expect(attribute(code, { phase, answers: 3, control: 'passed' }), code).toBe('infrastructure')
@@ -16,7 +16,7 @@ test.each(['prepare', 'start-grader'] as const)(
 )
 
 test.each(['run', 'call'] as const)(
-  'every failure in the phase %s belongs to the infrastructure while the model has not answered',
+  'every failure in the phase %s is attributed to the infrastructure while the model has not answered',
   (phase) => {
     for (const code of ALL)
       expect(attribute(code, { phase, answers: 0, control: 'passed' }), code).toBe('infrastructure')
@@ -73,7 +73,7 @@ test('a record that is too large to build is attributed to the policy; other bui
   }
 })
 
-test('files of the agent that cannot be copied need no control', () => {
+test('files of the agent that cannot be copied require no control run', () => {
   for (const code of ['workspace.file-missing', 'workspace.too-large', 'workspace.unsafe-file'] as const) {
     expect(attribute(code, { phase: 'collect', answers: 1 })).toBe('policy')
     expect(needsControl(code, { phase: 'collect', answers: 1 })).toBe(false)

@@ -10,14 +10,14 @@ function messagesOf(value: unknown): string[] {
 }
 
 describe('names of NVIDIA Polar', () => {
-  test('openhands_sdk is openhands, and other names stay as they are', () => {
+  test('openhands_sdk means openhands, and other names are unchanged', () => {
     expect(AgentSpec.parse({ harness: 'openhands_sdk' }).harness).toBe('openhands')
     expect(toHarnessName('constructor')).toBe('constructor')
     expect(AgentSpec.parse({ harness: 'my_own' }).harness).toBe('my_own')
   })
 
   test.each(['openclaw', 'hermes', 'spilot_router', 'controller_v3', 'vanillux2'])(
-    'the harness %s is refused when the task is read, with the supported names',
+    'the task schema rejects the harness %s and lists the supported names',
     (harness) => {
       const [message, ...more] = messagesOf({ ...task, agent: { harness } })
       expect(more).toEqual([])
@@ -26,7 +26,7 @@ describe('names of NVIDIA Polar', () => {
     },
   )
 
-  test('the builder router_policy and evaluators of routers are refused when the task is read', () => {
+  test('the task schema rejects the builder router_policy and the evaluators of routers', () => {
     expect(messagesOf({ ...task, builder: { strategy: 'router_policy' } })).toEqual([
       expect.stringContaining('builder.strategy: "router_policy" is not supported'),
     ])
@@ -59,7 +59,7 @@ describe('steps with every field written out', () => {
   })
 })
 
-test('runtime.network names no network but host, bridge and none', () => {
+test('runtime.network accepts only host, bridge and none', () => {
   expect(messagesOf({ ...task, runtime: { network: 'my-net' } })).toEqual([
     'runtime.network: must be host, bridge or none; a sandbox joins no other network',
   ])

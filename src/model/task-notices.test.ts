@@ -14,7 +14,7 @@ test.each([
   [{ prepare: [exec], network: 'none' }, []],
   [{ prepare: [{ type: 'upload_file', source: '/a', target: '/b' }] }, []],
   [{}, []],
-])('noticesOf() tells of a missing network where commands could want one: %j', (runtime, notices) => {
+])('noticesOf() reports a missing network if commands may need it: %j', (runtime, notices) => {
   expect(noticesOf({ runtime: RuntimeSpec.parse(runtime) })).toEqual(notices)
 })
 

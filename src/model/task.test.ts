@@ -8,7 +8,7 @@ import { Trace } from './trajectory.ts'
 const task = { task_id: 't-1', instruction: 'fix it', agent: { harness: 'codex' } }
 
 describe('TaskRequest', () => {
-  test('fills in the defaults of the contract', () => {
+  test('applies the defaults of the contract', () => {
     expect(TaskRequest.parse(task)).toEqual({
       ...task,
       num_samples: 1,
@@ -87,7 +87,7 @@ describe('results', () => {
     metadata: {},
   }
 
-  test('a trace whose columns differ in length is refused', () => {
+  test('a trace whose columns differ in length is rejected', () => {
     expect(Trace.safeParse(trace).success).toBe(true)
     expect(Trace.safeParse({ ...trace, loss_mask: [1] }).success).toBe(false)
     expect(Trace.safeParse({ ...trace, response_logprobs: [-0.5] }).success).toBe(false)
@@ -119,7 +119,7 @@ describe('results', () => {
     expect(SessionStatus.options.filter(isTerminal)).toEqual(['COMPLETED', 'ERROR', 'TIMEOUT', 'CANCELLED'])
   })
 
-  test('a reward is a finite number or nothing, never a boolean', () => {
+  test('a reward is a finite number or absent, never a boolean', () => {
     expect(EvalResult.safeParse({ outcome_reward: 0.5, trace_rewards: [null, 1] }).success).toBe(true)
     for (const outcome_reward of [Number.NaN, Infinity, true, '1']) {
       expect(EvalResult.safeParse({ outcome_reward }).success).toBe(false)
@@ -154,7 +154,7 @@ describe('results', () => {
 const commit = '0123456789abcdef0123456789abcdef01234567'
 
 test.each(['https://host.org/a/b.git', 'https://[::1]:8443/b', 'ssh://git@host:22/b', 'file:///srv/b', '/srv/b'])(
-  'a checkout may come from %s',
+  'a checkout accepts the source %s',
   (repository) => {
     const action = { type: 'checkout', repository, commit, target: '/testbed' }
     expect(PrepareAction.parse(action)).toEqual(action)
@@ -164,13 +164,13 @@ test.each(['https://host.org/a/b.git', 'https://[::1]:8443/b', 'ssh://git@host:2
 test.each([
   ['another transport', { repository: 'ext::sh -c id' }],
   ['another transport behind a URL', { repository: 'http://host.org/b' }],
-  ['a login', { repository: 'https://me:key@host.org/b' }],
-  ['a token as login', { repository: 'https://key@host.org/b' }],
+  ['a user name and password', { repository: 'https://me:key@host.org/b' }],
+  ['a token as user name', { repository: 'https://key@host.org/b' }],
   ['a password for ssh', { repository: 'ssh://me:key@host.org/b' }],
-  ['a host that programs read differently', { repository: 'https://host.org\\.evil.org/b' }],
+  ['a host that programs parse differently', { repository: 'https://host.org\\.evil.org/b' }],
   ['an option', { repository: '--upload-pack=id' }],
   ['a host that is an option', { repository: 'ssh://-oProxyCommand=id/b' }],
-  ['a login that is an option', { repository: 'ssh://-l@host/b' }],
+  ['a user name that is an option', { repository: 'ssh://-l@host/b' }],
   ['a path that is an option', { repository: 'ssh://host/-b' }],
   ['a relative path', { repository: '../b' }],
   ['the short form of ssh', { repository: 'git@host:b' }],

@@ -7,7 +7,7 @@ function inForce(sent: SentSampling, defaults: DefaultSampling = NONE, assumed: 
   return toCallSampling({ sent, defaults, assumed })
 }
 
-test('toCallSampling() prefers what was sent to what the engine fills in', () => {
+test('toCallSampling() prefers sent parameters to defaults of the engine', () => {
   expect(inForce({ temperature: 0.5, seed: 7, n: 2, stop: ['x'] })).toEqual({
     ...NONE,
     temperature: 0.5,
@@ -28,7 +28,7 @@ test.each([
   [{ temperature: 0 }, {}],
   [{}, { topP: 0.95 }],
   [{}, { topK: 20 }],
-])('toCallSampling() marks a call whose distribution was cut: sent %j, defaults %j', (sent, defaults) => {
+])('toCallSampling() marks a call with a truncated distribution: sent %j, defaults %j', (sent, defaults) => {
   expect(inForce(sent, defaults).isCut).toBe(true)
 })
 
@@ -36,6 +36,6 @@ test.each([
   [{}, {}],
   [{ topP: 1, topK: 0, minP: 0, temperature: 0.5 }, {}],
   [{ topK: -1 }, { topK: 20 }],
-])('toCallSampling() does not mark a whole distribution: sent %j, defaults %j', (sent, defaults) => {
+])('toCallSampling() does not mark a complete distribution: sent %j, defaults %j', (sent, defaults) => {
   expect(inForce(sent, defaults).isCut).toBe(false)
 })

@@ -17,7 +17,7 @@ beforeAll(async () => {
   template = await loadChatTemplate(embeddedModelFolder(), tokenizer)
 })
 
-const say = (role: 'system' | 'user', text: string): Message => ({ role, content: [{ type: 'text', text }] })
+const textMessage = (role: 'system' | 'user', text: string): Message => ({ role, content: [{ type: 'text', text }] })
 const result = (text: string): Message => ({ role: 'tool', toolCallId: 'c', content: [{ type: 'text', text }] })
 const answer = (text: string): AssistantMessage => ({
   role: 'assistant',
@@ -25,32 +25,32 @@ const answer = (text: string): AssistantMessage => ({
   toolCalls: [],
 })
 
-interface Asked {
+interface ToyRequest {
   messages: Message[]
   tools?: Tool[]
 }
 
-const asked = new Map<string, Asked>()
+const requests = new Map<string, ToyRequest>()
 const reader: RequestReader = {
   readRequest: (turn) => {
-    const found = asked.get(turn.id)
+    const found = requests.get(turn.id)
     return found && ({ tools: [], ...found } as unknown as TurnRequest)
   },
   readPrompt: () => ({ messages: [], tools: null }),
 }
 
-function callOf(id: string, request: Asked, said = '', edge: Edge = { verdict: 'root', reason: 'first-call' }) {
-  asked.set(id, request)
+function callOf(id: string, request: ToyRequest, said = '', edge: Edge = { verdict: 'root', reason: 'first-call' }) {
+  requests.set(id, request)
   return { key: id, turn: { id } as Turn, edge, choice: { message: answer(said) } } as unknown as CallNode
 }
 
-function render({ messages, tools }: Asked): Int32Array {
+function render({ messages, tools }: ToyRequest): Int32Array {
   const wire = messages.map((message) => ({ role: message.role, content: textOf(message) }))
   const shown = tools?.map((tool) => ({ type: 'function', function: tool }))
   return template.tokenise({ messages: wire, ...(shown ? { tools: shown } : {}) })
 }
 
-/** What the tokens of each span spell. */
+/** Returns the text of each span. */
 function spelt(ids: Int32Array, spans: readonly Span[]): [Provenance, string][] {
   return spans.map(({ from, provenance }, i) => [
     provenance,
@@ -58,20 +58,23 @@ function spelt(ids: Int32Array, spans: readonly Span[]): [Provenance, string][] 
   ])
 }
 
-function attribute(request: Asked, options: { ids?: Int32Array; call?: CallNode; before?: CallNode } = {}) {
+function attribute(request: ToyRequest, options: { ids?: Int32Array; call?: CallNode; before?: CallNode } = {}) {
   const call = options.call ?? callOf('one', request)
   const ids = options.ids ?? render(request)
   const part = { ids, call, isSampled: false, isTrained: false }
   return spelt(ids, createAttribution(tokenizer, reader)(part, options.before))
 }
 
-/** The same without the template. */
+/** Returns the text of each span except those of the template. */
 const messagesIn = (parts: [Provenance, string][]) => parts.filter(([provenance]) => provenance !== 'template')
 
 describe('the tokens of a first prompt', () => {
-  test('get the role of the message text that they spell, and tools the role template', () => {
+  test('have the role of the message that contains their text; tokens of tools have the role template', () => {
     const tools = [{ name: 'bash', description: 'Runs things', parameters: { type: 'object' } }]
-    const parts = attribute({ messages: [say('system', 'You help.'), say('user', 'Was ist 你好 🐙?')], tools })
+    const parts = attribute({
+      messages: [textMessage('system', 'You help.'), textMessage('user', 'Was ist 你好 🐙?')],
+      tools,
+    })
     expect(messagesIn(parts)).toEqual([
       ['system', 'You help.'],
       ['user', 'Was ist 你好 🐙?'],
@@ -79,13 +82,13 @@ describe('the tokens of a first prompt', () => {
     expect(parts.find(([, text]) => text.includes('Runs things'))?.[0]).toBe('template')
   })
 
-  test('an assistant message is injected, or context if a recorded call sampled it', () => {
+  test('of an assistant message are injected, or context if a recorded call sampled it', () => {
     const messages = [
-      say('user', 'One?'),
+      textMessage('user', 'One?'),
       answer('First words.'),
-      say('user', 'Two?'),
+      textMessage('user', 'Two?'),
       answer('Second.'),
-      say('user', '3'),
+      textMessage('user', '3'),
     ]
     const from = callOf('zero', { messages: [] }, 'Second.')
     const edge: Edge = { verdict: 'forked', from, reason: 'unknown', detail: '', commonTokens: 0 }
@@ -98,8 +101,14 @@ describe('the tokens of a first prompt', () => {
     ])
   })
 
-  test('a repeated text is found twice, a text within another is not confused, an empty text is not found', () => {
-    const messages = [say('system', 'go'), say('user', 'go on'), answer(''), say('user', 'go on'), say('user', 'on')]
+  test('a repeated text is found twice, a text inside another text only once, an empty text never', () => {
+    const messages = [
+      textMessage('system', 'go'),
+      textMessage('user', 'go on'),
+      answer(''),
+      textMessage('user', 'go on'),
+      textMessage('user', 'on'),
+    ]
     expect(messagesIn(attribute({ messages }))).toEqual([
       ['system', 'go'],
       ['user', 'go on'],
@@ -109,37 +118,41 @@ describe('the tokens of a first prompt', () => {
   })
 
   test('a text with two possible positions stays context', () => {
-    const parts = attribute({ messages: [say('system', 'Be brief.'), say('user', 'user')] })
+    const parts = attribute({ messages: [textMessage('system', 'Be brief.'), textMessage('user', 'user')] })
     expect(parts.map(([provenance]) => provenance)).toEqual(['template', 'system', 'context'])
   })
 
   test('a text that the template changed leaves context around it, and other texts are still found', () => {
-    const written = { messages: [say('system', 'Be brief.'), say('user', 'TRIMMED'), say('user', 'Well?')] }
-    const sent = { messages: [say('system', 'Be brief.'), say('user', '  TRIMMED  '), say('user', 'Well?')] }
+    const written = {
+      messages: [textMessage('system', 'Be brief.'), textMessage('user', 'TRIMMED'), textMessage('user', 'Well?')],
+    }
+    const sent = {
+      messages: [textMessage('system', 'Be brief.'), textMessage('user', '  TRIMMED  '), textMessage('user', 'Well?')],
+    }
     const parts = attribute(sent, { ids: render(written) })
     expect(parts.map(([provenance]) => provenance)).toEqual(['template', 'system', 'context', 'user', 'template'])
     expect(parts[2]?.[1]).toContain('TRIMMED')
   })
 
-  test('characters whose bytes lie in several tokens belong whole to their message', () => {
+  test('tokens of a split character belong to the message of the character', () => {
     const text = '𠜎🧑‍🚀é'
     expect(tokenizer.encode(text).length).toBeGreaterThan(Array.from(text).length)
-    expect(messagesIn(attribute({ messages: [say('user', text)] }))).toEqual([['user', text]])
+    expect(messagesIn(attribute({ messages: [textMessage('user', text)] }))).toEqual([['user', text]])
   })
 
-  test('every token is in one span, in order, and a message’s text in that role or in context', () => {
+  test('every token is in exactly one span, in order, and a message’s text has its role or is context', () => {
     const anyText = fc.oneof(
       fc.string({ unit: 'grapheme' }),
       fc.constantFrom('user', '<|im_end|>', 'a<|im_start|>user\nb', '', '\n', 'system', '🐙'),
     )
     const anyMessage = fc.oneof(
-      anyText.map((text) => say('user', text)),
+      anyText.map((text) => textMessage('user', text)),
       anyText.map(answer),
       anyText.map(result),
     )
     fc.assert(
       fc.property(fc.array(anyMessage, { minLength: 1, maxLength: 6 }), anyText, (rest, first) => {
-        const request = { messages: [say('system', first), ...rest] }
+        const request = { messages: [textMessage('system', first), ...rest] }
         const ids = render(request)
         const part = { ids, call: callOf('any', request), isSampled: false, isTrained: false }
         const spans = createAttribution(tokenizer, reader)(part, undefined)
@@ -153,7 +166,7 @@ describe('the tokens of a first prompt', () => {
         ).toBeGreaterThanOrEqual(whole.length)
         for (const [provenance, text] of spelt(ids, spans)) {
           if (provenance !== 'template') continue
-          // Long enough not to be part of what the template itself writes.
+          // Too long to occur in the template's own text.
           for (const message of request.messages) {
             if (textOf(message).length > 20) expect(text).not.toContain(textOf(message))
           }
@@ -165,10 +178,12 @@ describe('the tokens of a first prompt', () => {
 })
 
 describe('the tokens between two answers', () => {
-  const first = { messages: [say('user', 'List it.')] }
-  const next = { messages: [...first.messages, answer('Sure.'), result('a.txt'), result('b.txt'), say('user', 'And?')] }
+  const first = { messages: [textMessage('user', 'List it.')] }
+  const next = {
+    messages: [...first.messages, answer('Sure.'), result('a.txt'), result('b.txt'), textMessage('user', 'And?')],
+  }
 
-  function between(request: Asked): Int32Array {
+  function between(request: ToyRequest): Int32Array {
     const head = render({ messages: request.messages.slice(0, 2) })
     const open = template.toText({
       messages: request.messages.slice(0, 2).map((m) => ({ role: m.role, content: textOf(m) })),
@@ -191,8 +206,8 @@ describe('the tokens between two answers', () => {
     ])
   })
 
-  test('are context if the request does not continue the one before', () => {
-    const call = callOf('two', { messages: [say('user', 'Other'), say('user', 'And?')] })
+  test('are context if the request does not continue the previous request', () => {
+    const call = callOf('two', { messages: [textMessage('user', 'Other'), textMessage('user', 'And?')] })
     const options = { ids: between(next), call, before: callOf('one', first) }
     expect(attribute(next, options).map(([provenance]) => provenance)).toEqual(['context'])
   })
@@ -205,29 +220,29 @@ describe('the tokens between two answers', () => {
       return plain({ ids: Int32Array.of(1, 2), call, isSampled: false, isTrained: false }, before)
     }
     expect(of([result('a'), result('b')])).toEqual([{ from: 0, provenance: 'tool' }])
-    expect(of([result('a'), say('user', 'b')])).toEqual([{ from: 0, provenance: 'context' }])
+    expect(of([result('a'), textMessage('user', 'b')])).toEqual([{ from: 0, provenance: 'context' }])
     expect(of([])).toEqual([{ from: 0, provenance: 'context' }])
   })
 })
 
-test('an unreadable request and unknown ids are context, not an error', () => {
+test('an unreadable request and unknown ids become context without an error', () => {
   const part = {
     ids: Int32Array.of(1, 2),
-    call: callOf('x', { messages: [say('user', 'hi')] }),
+    call: callOf('x', { messages: [textMessage('user', 'hi')] }),
     isSampled: false,
     isTrained: false,
   }
   const knowsNothing = { bytesOf: () => undefined, isSpecial: () => false }
   expect(createAttribution(knowsNothing, reader)(part, undefined)).toEqual([{ from: 0, provenance: 'context' }])
-  asked.delete('x')
+  requests.delete('x')
   expect(createAttribution(tokenizer, reader)(part, undefined)).toEqual([{ from: 0, provenance: 'context' }])
 })
 
-test('a long conversation of many messages takes time in proportion', () => {
+test('the time for a conversation is proportional to its length', () => {
   const messages = Array.from({ length: 2000 }, (_, i) =>
-    i % 2 ? answer(`answer ${i}`) : say('user', `question ${i}?`),
+    i % 2 ? answer(`answer ${i}`) : textMessage('user', `question ${i}?`),
   )
-  const request = { messages: [...messages, say('user', 'x'.repeat(100_000))] }
+  const request = { messages: [...messages, textMessage('user', 'x'.repeat(100_000))] }
   const ids = render(request)
   const part = { ids, call: callOf('long', request), isSampled: false, isTrained: false }
   const startedAt = cpuTimeMs()

@@ -42,7 +42,7 @@ function turnOf(index: number, fields: Partial<Turn> = {}): Turn {
       id: 'r',
       model: 'served',
       created: 1,
-      // Unequal ones: equal prompts would be one request made again.
+      // Prompts differ, because equal prompts would be retries of one request.
       promptIds: Int32Array.of(1 + 10 * index, 2, 3),
       choices: [choiceOf(0, [4, 2])],
       grade: 'exact',

@@ -16,7 +16,7 @@ async function moduleOf(name: string, source: string): Promise<string> {
   await writeFile(join(dir, name), source)
   return join(dir, name)
 }
-/** As a user would write it, with zod from wherever it is. */
+/** A user's module, which imports zod from its installed path. */
 const constant = (kind: string) => `
 import * as z from '${import.meta.resolve('zod')}'
 const config = z.strictObject({ kind: z.literal('${kind}'), reward: z.number() })
@@ -66,7 +66,7 @@ test.each([
   ['no-create.mjs', 'export const evaluator = { config: {} }', 'lacks a function create()'],
   ['no-kind.mjs', 'export const evaluator = { config: {}, create() {} }', "kind: z.literal('<its name>')"],
   ['taken.mjs', constant('command'), 'kind "command" is taken'],
-])('createEvaluator() says what is wrong with %s', async (name, source, message) => {
+])('createEvaluator() reports the problem of %s', async (name, source, message) => {
   const path = await moduleOf(name, source)
   await expect(create(path, {}, [path])).rejects.toMatchObject({
     code: 'config.invalid',

@@ -46,7 +46,7 @@ test.each([
   ['no-create.mjs', 'export const exporter = { config: {} }', {}, 'lacks a function create()'],
   ['no-open.mts', plugOf("{ name: 'mine', extension: suffix, isAppendable: true }"), {}, 'lacks a function open()'],
   ['options.mts', plugOf(whole), { suffix: 1, other: 2 }, 'suffix: '],
-])('createExporter() reports what is wrong with %s', async (name, source, config, message) => {
+])('createExporter() reports the problem of %s', async (name, source, config, message) => {
   const path = await moduleOf(name, source)
   const refusal = { code: 'config.invalid', message: expect.stringContaining(message) }
   await expect(createExporter({ format: path, config }, { allowed: [path] })).rejects.toMatchObject(refusal)

@@ -41,13 +41,13 @@ function sessionOf({ session, filter, weighting, reader }: OpenTrial, name: Buil
   return scoreSession(built, { session_id: session.id, outcome_reward: 1, metadata: {} })
 }
 
-/** From the recorded calls, by the ids that the sample names. */
+/** Reads the messages from the recorded calls, by the ids of the sample. */
 function expectedOf(sample: Sample, turns: readonly Turn[]): ExpectedMessage[] {
   const calls = sample.calls.map(({ turnId, choice, from, to, isTrained }) => {
     const found = turns
       .filter(({ id }) => id === turnId)
       .map((turn) => ({ turn, choice: turn.response?.choices.find(({ index }) => index === choice) }))
-      // A turn may be recorded twice, once cut short; the sample says how many tokens it has.
+      // A turn may have a second, truncated record; the number of tokens in the sample identifies the right one.
       .find((candidate) => candidate.choice?.ids.length === to - from)
     assert(found?.choice !== undefined, `${turnId} was never recorded`)
     return { turn: found.turn, choice: found.choice, isTrained }

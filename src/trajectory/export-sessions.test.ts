@@ -102,40 +102,40 @@ function create(kind: string): Exporter {
 
 interface Attempt {
   kind: string
-  place: string
+  target: string
   resume?: boolean
   fingerprint?: string
-  /** Before which session the process is gone. */
+  /** The process is killed before this session. */
   dieAt?: number
-  /** Every session is made certain, or none before the end. */
+  /** Whether every session is committed, or none before the end. */
   isSlow?: boolean
 }
 
 function openSink(attempt: Attempt): Promise<ExportSink | undefined> {
-  const { kind, place, resume = false, fingerprint = 'same' } = attempt
+  const { kind, target, resume = false, fingerprint = 'same' } = attempt
   const exporter = create(kind)
   let time = 0
-  if (!exporter.isAppendable) return openPartsSink(exporter, { dir: place, resume, fingerprint, partSamples: 4 })
+  if (!exporter.isAppendable) return openPartsSink(exporter, { dir: target, resume, fingerprint, partSamples: 4 })
   const now = (): number => (attempt.isSlow === true ? (time += 1000) : 0)
-  return openFileSink(exporter, { path: place, resume, fingerprint, now })
+  return openFileSink(exporter, { path: target, resume, fingerprint, now })
 }
 
-/** Undefined when there was nothing left to do. */
+/** Undefined if the export was already complete. */
 async function attemptExport(attempt: Attempt): Promise<ExportReport | undefined> {
   const sink = await openSink(attempt)
   if (sink === undefined) return undefined
   try {
     return await exportSessions(sourcesOf(sessions, attempt.dieAt), sink, { build })
   } finally {
-    // A killed process closes its files too; it just does nothing else.
+    // The operating system closes the files of a killed process; nothing else happens.
     await sink[Symbol.asyncDispose]()
   }
 }
 
-async function contentOf(place: string): Promise<Record<string, string>> {
-  const names = await readdir(place).catch(() => undefined)
-  if (names === undefined) return { '': (await readFile(place)).toString('base64') }
-  const entries = names.map(async (name) => [name, (await readFile(join(place, name))).toString('base64')] as const)
+async function contentOf(target: string): Promise<Record<string, string>> {
+  const names = await readdir(target).catch(() => undefined)
+  if (names === undefined) return { '': (await readFile(target)).toString('base64') }
+  const entries = names.map(async (name) => [name, (await readFile(join(target, name))).toString('base64')] as const)
   return Object.fromEntries(await Promise.all(entries))
 }
 
@@ -148,20 +148,20 @@ test.each([...appendable, ...inParts])(
     const deaths = fc.array(fc.record({ dieAt: fc.nat(12), isSlow: fc.boolean() }), { minLength: 1, maxLength: 4 })
     await inScratch(async (dir) => {
       const whole = join(dir, 'whole')
-      const uninterrupted = await attemptExport({ kind, place: whole })
+      const uninterrupted = await attemptExport({ kind, target: whole })
       let run = 0
       await fc.assert(
         fc.asyncProperty(deaths, async (attempts) => {
-          const place = join(dir, `run-${(run += 1)}`)
+          const target = join(dir, `run-${(run += 1)}`)
           for (const [i, { dieAt, isSlow }] of attempts.entries()) {
-            const attempt = { kind, place, dieAt, isSlow, resume: i > 0 }
+            const attempt = { kind, target, dieAt, isSlow, resume: i > 0 }
             await attemptExport(attempt).catch((error: unknown) => {
               if (!(error instanceof Killed)) throw error
             })
           }
-          const report = await attemptExport({ kind, place, resume: true })
-          expect(await contentOf(place)).toEqual(await contentOf(whole))
-          // Undefined when one of the attempts got to the end.
+          const report = await attemptExport({ kind, target, resume: true })
+          expect(await contentOf(target)).toEqual(await contentOf(whole))
+          // Undefined if one of the attempts completed.
           if (report === undefined) return
           expect(report.sessions + report.resumedSessions).toBe(uninterrupted?.sessions)
           expect(report.samples + report.resumedSamples).toBe(uninterrupted?.samples)
@@ -173,41 +173,41 @@ test.each([...appendable, ...inParts])(
   },
 )
 
-test('a resumed export with other options or a cut file is refused, and one without --resume begins anew', async () => {
+test('a resumed export with other options or a truncated file is rejected, and an export without --resume starts over', async () => {
   await inScratch(async (dir) => {
-    const place = join(dir, 'out.jsonl')
-    const first = { kind: 'jsonl', place, dieAt: 6, isSlow: true }
+    const target = join(dir, 'out.jsonl')
+    const first = { kind: 'jsonl', target, dieAt: 6, isSlow: true }
     await expect(attemptExport(first)).rejects.toThrow(Killed)
-    const other = { kind: 'jsonl', place, resume: true, fingerprint: 'other' }
+    const other = { kind: 'jsonl', target, resume: true, fingerprint: 'other' }
     await expect(attemptExport(other)).rejects.toMatchObject({ code: 'config.invalid' })
-    await rm(`${place}.partial`)
-    await expect(attemptExport({ kind: 'jsonl', place, resume: true })).rejects.toMatchObject({
+    await rm(`${target}.partial`)
+    await expect(attemptExport({ kind: 'jsonl', target, resume: true })).rejects.toMatchObject({
       code: 'config.invalid',
     })
-    expect(await attemptExport({ kind: 'jsonl', place })).toMatchObject({ sessions: 12, resumedSessions: 0 })
-    expect(await attemptExport({ kind: 'jsonl', place, resume: true })).toBeUndefined()
+    expect(await attemptExport({ kind: 'jsonl', target })).toMatchObject({ sessions: 12, resumedSessions: 0 })
+    expect(await attemptExport({ kind: 'jsonl', target, resume: true })).toBeUndefined()
   })
 })
 
 test('openPartsSink() rejects a folder that is not empty', async () => {
   await inScratch(async (dir) => {
-    const place = join(dir, 'out')
-    await attemptExport({ kind: 'parquet', place })
-    await expect(attemptExport({ kind: 'parquet', place })).rejects.toMatchObject({ code: 'config.invalid' })
-    expect(await attemptExport({ kind: 'parquet', place, resume: true })).toBeUndefined()
+    const target = join(dir, 'out')
+    await attemptExport({ kind: 'parquet', target })
+    await expect(attemptExport({ kind: 'parquet', target })).rejects.toMatchObject({ code: 'config.invalid' })
+    expect(await attemptExport({ kind: 'parquet', target, resume: true })).toBeUndefined()
   })
 })
 
 test('parts end after a session, and an export without samples still has one', async () => {
   await inScratch(async (dir) => {
-    await attemptExport({ kind: 'parquet', place: join(dir, 'many') })
+    await attemptExport({ kind: 'parquet', target: join(dir, 'many') })
     const names = (await readdir(join(dir, 'many'))).toSorted()
     expect(names).toEqual(['part-00000.parquet', 'part-00001.parquet', 'part-00002.parquet'])
     const rows = await Promise.all(names.map(async (name) => readParquet(await readFile(join(dir, 'many', name)))))
     const owners = rows.map((part) => new Set(part.map((row) => row['session_id'])))
     expect(owners.reduce((sum, part) => sum + part.size, 0)).toBe(new Set(owners.flatMap((part) => [...part])).size)
 
-    const sink = await openSink({ kind: 'verl', place: join(dir, 'none') })
+    const sink = await openSink({ kind: 'verl', target: join(dir, 'none') })
     await exportSessions([], sink as ExportSink, { build })
     expect(await readParquet(await readFile(join(dir, 'none/part-00000.parquet')))).toEqual([])
   })
@@ -248,7 +248,7 @@ test('a builder that fails at a later sample leaves no part of that session behi
     plan(graph, mayTrain) {
       const plan = builder.plan(graph, mayTrain)
       const [first, second] = plan.rows
-      // The second row stands in the context of the first.
+      // The second row has the context of the first.
       if (first !== undefined && second !== undefined) {
         plan.rows[1] = { promptParts: 1, parts: [first.parts[0]!, second.parts[1]!] }
       }
@@ -267,7 +267,7 @@ test('a builder that fails at a later sample leaves no part of that session behi
   ])
 })
 
-test('rewards reach their samples; what was not graded stays without, and rewards for other samples are refused', async () => {
+test('samples have their rewards, ungraded samples have none, and rewards for unknown samples are rejected', async () => {
   const stream = new PassThrough()
   const output = text(stream)
   await using sink = openStreamSink(create('jsonl'), stream)
@@ -291,7 +291,7 @@ test('rewards reach their samples; what was not graded stays without, and reward
   expect(report.failed).toMatchObject([{ session: 'ses_2', message: expect.stringContaining('3 trace_rewards') }])
 })
 
-test('exportSessions() counts refused samples by the missing value', async () => {
+test('exportSessions() counts rejected samples by the missing value', async () => {
   const stream = new PassThrough()
   const output = text(stream)
   const exporter = create('skyrl')
@@ -304,7 +304,7 @@ test('exportSessions() counts refused samples by the missing value', async () =>
   expect(report).toMatchObject({ samples: 5, refused: { reward: 3 } })
 })
 
-test('a stream sink waits for a full stream, and a broken stream ends the export', async () => {
+test('a stream sink waits while the stream is full, and a broken stream ends the export', async () => {
   const stream = new PassThrough({ highWaterMark: 10 })
   await using sink = openStreamSink(create('jsonl'), stream)
   let done = 0

@@ -11,14 +11,14 @@ import { chainParts, type Builder, type SamplePlan, type Row } from './builders/
 import { builders } from './builders/index.ts'
 import type { CallNode } from './graph/call-graph.ts'
 
-/** A way to get it wrong, and the property that tells. */
+/** A defective builder, and the property that it violates. */
 interface Mutant {
   caughtBy: Invariant
   build(kind: Kind, session: SessionRecord, options: BuildOptions): BuiltSession
 }
 
 const mutants: Record<string, Mutant> = {
-  // --- every sampled token in one place, or listed
+  // --- every sampled token in exactly one row, or listed as excluded
   'a call is trained twice': {
     caughtBy: 'once',
     build: withSamples((samples) => [...samples, ...samples.slice(0, 1)]),
@@ -39,7 +39,7 @@ const mutants: Record<string, Mutant> = {
       return { exclusions: [...exclusions, { turnId, choice, tokens: to - from, reason: 'label', detail: 'x' }] }
     }),
   },
-  'of an answer only the part in front of the end-of-turn token is trained': {
+  'the end-of-turn token of an answer is not trained': {
     caughtBy: 'once',
     build: withSamples((samples) =>
       samples.map((sample) => {
@@ -64,12 +64,12 @@ const mutants: Record<string, Mutant> = {
     ),
   },
 
-  // --- whatever gave no tokens is listed too
+  // --- calls without tokens are listed as excluded
   'turns without an answer are not listed': {
     caughtBy: 'listed',
     build: after(({ exclusions }) => ({ exclusions: exclusions.filter(({ choice }) => choice !== undefined) })),
   },
-  'superfluous records vanish': {
+  'duplicate records are not listed': {
     caughtBy: 'listed',
     build: before((turns) => [...new Map(turns.map((turn) => [turn.id, turn])).values()]),
   },
@@ -85,7 +85,7 @@ const mutants: Record<string, Mutant> = {
       }),
     ),
   },
-  'log probabilities are moved by one': {
+  'log probabilities are shifted by one': {
     caughtBy: 'sampled',
     build: withSamples((samples) =>
       samples.map((sample) => ({
@@ -100,7 +100,7 @@ const mutants: Record<string, Mutant> = {
       samples.map((sample) => ({ ...sample, logprobs: sample.logprobs.map((value) => Math.round(value * 1e4) / 1e4) })),
     ),
   },
-  'answers are spelt anew from their text': {
+  'answers are tokenised again from their text': {
     caughtBy: 'sampled',
     build: before((turns) =>
       turns.map((turn) =>
@@ -114,16 +114,16 @@ const mutants: Record<string, Mutant> = {
     ),
   },
 
-  // --- the context the engine saw
+  // --- the context that the engine read
   'calls are spliced together as NVIDIA does': {
     caughtBy: 'context',
     build: withBuilder('prefix_merging', () => splicing),
   },
-  'a chain goes on where the history came back changed': {
+  'a chain continues after a changed history': {
     caughtBy: 'context',
     build: withBuilder('prefix_merging', () => ({ name: 'forks', mayMismatch: true, plan: planOverForks })),
   },
-  'prompts are cut on the left': {
+  'prompts are truncated on the left': {
     caughtBy: 'context',
     build: withSamples((samples) =>
       samples.map((sample) => ({
@@ -137,26 +137,26 @@ const mutants: Record<string, Mutant> = {
   },
 
   // --- the order of records
-  'rows stand in the order of arrival': {
+  'rows are in the order of arrival': {
     caughtBy: 'order',
     build: (kind, session, options) => {
       const arrival = session.turns.map(({ id }) => id)
-      const built = honest(kind, session, options)
+      const built = unchanged(kind, session, options)
       const samples = [...built.samples()].toSorted(
         (a, b) => arrival.indexOf(a.calls[0]?.turnId ?? '') - arrival.indexOf(b.calls[0]?.turnId ?? ''),
       )
       return { ...built, samples: () => samples }
     },
   },
-  'of several records of a turn the last to arrive is used': {
+  'the last record of a turn to arrive is used': {
     caughtBy: 'order',
     build: before((turns) => [...new Map(turns.map((turn) => [turn.id, turn])).values()]),
   },
-  'exclusions stand in the order of arrival': {
+  'exclusions are in the order of arrival': {
     caughtBy: 'order',
     build: (kind, session, options) => {
       const arrival = session.turns.map(({ id }) => id)
-      const built = honest(kind, session, options)
+      const built = unchanged(kind, session, options)
       const exclusions = built.exclusions.toSorted((a, b) => arrival.indexOf(a.turnId) - arrival.indexOf(b.turnId))
       return { ...built, exclusions }
     },
@@ -173,23 +173,23 @@ const mutants: Record<string, Mutant> = {
       summary: { ...summary, tokens: { ...summary.tokens, sampled: summary.tokens.trained } },
     })),
   },
-  'row tokens are those of the prompts': {
+  'row tokens are counted from the prompts': {
     caughtBy: 'counts',
     build: after(({ summary }, samples) => ({
       summary: { ...summary, rowTokens: samples.reduce((sum, sample) => sum + sample.promptLength, 0) },
     })),
   },
 
-  // --- where tokens come from
+  // --- provenance of tokens
   'spans begin one token late': {
     caughtBy: 'spans',
     build: withSpans((spans) => spans.map((span) => (span.from === 0 ? span : { ...span, from: span.from + 1 }))),
   },
-  'a call has one version of weights throughout': {
+  'a call has a single weight version': {
     caughtBy: 'spans',
     build: withSpans((spans) => spans.filter((span, i) => span.call === undefined || span.call !== spans[i - 1]?.call)),
   },
-  'what was sampled is taken for context when it stands in a prompt': {
+  'sampled tokens in a prompt are marked as context': {
     caughtBy: 'spans',
     build: withSpans((spans) => [{ from: 0, provenance: 'context' }, ...spans.slice(1).toReversed()]),
   },
@@ -206,23 +206,23 @@ const mutants: Record<string, Mutant> = {
       plan: (graph, mayTrain) => splitRows(builder.plan(graph, mayTrain), ({ call }) => call.children.length > 1),
     })),
   },
-  'whatever begins with the same prompt is one chain': {
+  'all calls with the same first prompt are one chain': {
     caughtBy: 'merging',
     build: withBuilder('prefix_merging', () => splicing),
   },
 
   // --- edges
-  'a call is linked to the one before its parent': {
+  'a call is linked to the parent of its parent': {
     caughtBy: 'edges',
     build: withEdges((edge) =>
       edge.verdict === 'exact' && edge.parent.edge.verdict === 'exact' ? edge.parent.edge : edge,
     ),
   },
-  'a history that came back changed passes for exact': {
+  'a changed history is marked as exact': {
     caughtBy: 'edges',
     build: withEdges((edge) => (edge.verdict === 'forked' ? { verdict: 'exact', parent: edge.from } : edge)),
   },
-  'an exact edge passes for a new conversation': {
+  'an exact edge is marked as a new conversation': {
     caughtBy: 'edges',
     build: withEdges((edge) =>
       edge.verdict === 'exact' && edge.parent.choice.index > 0 ? { verdict: 'root', reason: 'new-conversation' } : edge,
@@ -234,7 +234,7 @@ const mutants: Record<string, Mutant> = {
   },
 
   // --- shared prefixes
-  'a row shares one token more than it does': {
+  'a row claims to share one token too many': {
     caughtBy: 'shared',
     build: withSamples((samples) =>
       samples.map((sample) =>
@@ -244,7 +244,7 @@ const mutants: Record<string, Mutant> = {
       ),
     ),
   },
-  'a row shares with one that comes later': {
+  'a row shares a prefix with a later row': {
     caughtBy: 'shared',
     build: withSamples((samples) =>
       samples.map((sample) =>
@@ -254,12 +254,12 @@ const mutants: Record<string, Mutant> = {
       ),
     ),
   },
-  'rows do not say that they share': {
+  'rows do not report shared prefixes': {
     caughtBy: 'shared',
     build: withSamples((samples) => samples.map(({ shared: _, ...sample }) => sample)),
   },
 
-  // --- what is trained
+  // --- trained calls
   'the tree trains only its first branch': {
     caughtBy: 'agreement',
     build: withBuilder('prefix_tree', (builder) => ({
@@ -280,10 +280,10 @@ const mutants: Record<string, Mutant> = {
       },
     })),
   },
-  'answers that never reached the harness are trained': {
+  'undelivered answers are trained': {
     caughtBy: 'filter',
     build: (kind, session, options) =>
-      honest(kind, session, { ...options, filter: { ...options.filter, requireDelivery: false } }),
+      unchanged(kind, session, { ...options, filter: { ...options.filter, requireDelivery: false } }),
   },
   'failed calls are trained': {
     caughtBy: 'filter',
@@ -297,14 +297,14 @@ const mutants: Record<string, Mutant> = {
   },
 
   // --- messages
-  'answers are given as the harness sent them back': {
+  'answers are the messages that the harness sent back': {
     caughtBy: 'messages',
     build: (kind, session, options) => {
       const sentIn = (turnId: string | undefined): unknown[] => {
         const turn = session.turns.find(({ id }) => id === turnId)
         return turn === undefined ? [] : (JSON.parse(turn.request) as { messages: unknown[] }).messages
       }
-      const built = honest(kind, session, options)
+      const built = unchanged(kind, session, options)
       const samples = [...built.samples()].map((sample): Sample => {
         const messages = sample.messages()
         const sent = sentIn(sample.calls.at(-1)?.turnId).slice(messages.prompt.length)
@@ -313,7 +313,7 @@ const mutants: Record<string, Mutant> = {
       return { ...built, samples: () => samples }
     },
   },
-  'assistant messages of calls outside the row are left out': {
+  'assistant messages of calls outside the row are omitted': {
     caughtBy: 'messages',
     build: withSamples((samples) =>
       samples.map((sample) => {
@@ -331,7 +331,7 @@ const mutants: Record<string, Mutant> = {
       }),
     ),
   },
-  'only the last answer of a chain is given': {
+  'only the last answer of a chain is a message': {
     caughtBy: 'messages',
     build: withSamples((samples) =>
       samples.map((sample) => {
@@ -355,7 +355,7 @@ describe('each mutant of a builder violates a property', () => {
       { numRuns: 2000, endOnFailure: true },
     )
     expect(outcome.failed).toBe(true)
-    // By the check, not by a mutant that does not run.
+    // The check fails, not the mutant itself.
     expect(outcome.errorInstance).toMatchObject({ code: 'ERR_ASSERTION' })
   })
 
@@ -365,7 +365,7 @@ describe('each mutant of a builder violates a property', () => {
   })
 })
 
-describe('buildSession() refuses the plan of a builder that', () => {
+describe('buildSession() rejects the plan of a builder that', () => {
   const refused = (plan: (plan: SamplePlan, trial: OpenTrial) => SamplePlan, mayMismatch = false): RegExp | string => {
     const builder = builderOf('prefix_merging')
     for (const trial of fc.sample(trialOf(toyWorld, 14), { numRuns: 200 })) {
@@ -412,12 +412,12 @@ describe('buildSession() refuses the plan of a builder that', () => {
     expect(isRefused).toBe(true)
   })
 
-  test('makes a row without a trained token', () => {
+  test('creates a row without a trained token', () => {
     const none = (row: Row): Row => ({ ...row, parts: row.parts.map((part) => ({ ...part, isTrained: false })) })
     expect(refused((plan) => ({ ...plan, rows: plan.rows.map(none) }))).toMatch(/has no trained token/)
   })
 
-  test('puts a call into a context it did not have', () => {
+  test('adds a call to a context that it did not have', () => {
     const shorter = (row: Row): Row => ({
       ...row,
       parts: row.parts.map((part) => (part.isSampled ? part : { ...part, ids: part.ids.subarray(1) })),
@@ -426,25 +426,25 @@ describe('buildSession() refuses the plan of a builder that', () => {
   })
 })
 
-// --- ways to be wrong -------------------------------------------------------------------------------------------------
+// --- defects ----------------------------------------------------------------------------------------------------------
 
 function optionsOf({ filter, weighting, reader }: OpenTrial, kind: Kind): BuildOptions {
   return { builder: builderOf(kind), filter, weighting, reader }
 }
 
-function honest(_: Kind, session: SessionRecord, options: BuildOptions): BuiltSession {
+function unchanged(_: Kind, session: SessionRecord, options: BuildOptions): BuiltSession {
   return buildSession(session, options)
 }
 
-/** Builds from other records than there are. */
+/** Builds from changed records. */
 function before(change: (turns: Turn[]) => Turn[]): Mutant['build'] {
-  return (kind, session, options) => honest(kind, { ...session, turns: change(session.turns) }, options)
+  return (kind, session, options) => unchanged(kind, { ...session, turns: change(session.turns) }, options)
 }
 
-/** Says something else about a session than was found. */
+/** Changes the built session. */
 function after(change: (built: BuiltSession, samples: Sample[]) => Partial<BuiltSession>): Mutant['build'] {
   return (kind, session, options) => {
-    const built = honest(kind, session, options)
+    const built = unchanged(kind, session, options)
     return { ...built, ...change(built, [...built.samples()]) }
   }
 }
@@ -465,7 +465,7 @@ function withEdges(change: (edge: CallNode['edge']) => CallNode['edge']): Mutant
 
 function withBuilder(instead: Kind, change: (builder: Builder) => Builder): Mutant['build'] {
   return (kind, session, options) =>
-    honest(kind, session, kind === instead ? { ...options, builder: change(options.builder) } : options)
+    unchanged(kind, session, kind === instead ? { ...options, builder: change(options.builder) } : options)
 }
 
 function withResponse(
@@ -478,7 +478,7 @@ function withResponse(
 
 const splicing = builders.create(builders.config.parse({ kind: 'prefix_merging', splice: true, endOfTurnId: 0 }), {})
 
-/** Appends a call to the one whose conversation it goes on from, whatever became of the history. */
+/** Appends a call to the call that it forked from, although the history was changed. */
 function planOverForks(graph: Parameters<Builder['plan']>[0], mayTrain: Parameters<Builder['plan']>[1]): SamplePlan {
   const rows = graph.nodes.filter(mayTrain).map((node): Row => {
     const { edge } = node
@@ -497,7 +497,7 @@ function planOverForks(graph: Parameters<Builder['plan']>[0], mayTrain: Paramete
   return { rows, leftOut: new Map() }
 }
 
-/** Begins a new row behind every call that `isEnd`. */
+/** Starts a new row after every part for which `isEnd` returns true. */
 function splitRows(plan: SamplePlan, isEnd: (part: Row['parts'][number]) => boolean): SamplePlan {
   const rows = plan.rows.flatMap((row) => {
     const chains: CallNode[][] = [[]]

@@ -3,7 +3,7 @@ import { checkInvariants } from '../../test/support/random-sessions/check-invari
 import { loadRealWorld } from '../../test/support/random-sessions/real-world.ts'
 
 test(
-  'samples say what the records say, with the tokenizer and the template of the embedded model',
+  'samples agree with the records, with the tokenizer and the template of the embedded model',
   {
     timeout: 240_000,
   },

@@ -6,7 +6,7 @@ import { trialOf } from '../../test/support/random-sessions/trial.ts'
 import { toyWorld } from '../../test/support/random-sessions/world.ts'
 
 test(
-  'samples say what the records say, with a toy of twenty tokens where conversations coincide by chance',
+  'samples agree with the records, with a vocabulary of twenty tokens in which conversations coincide by chance',
   {
     timeout: 240_000,
   },

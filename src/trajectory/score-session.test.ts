@@ -28,7 +28,7 @@ describe('advantagesOf()', () => {
     },
   )
 
-  test('a group of one is what each trainer makes of it', () => {
+  test('a group of one session has the advantages of each trainer', () => {
     expect(advantages('grpo-trl', 1)).toEqual([0])
     expect(advantages('grpo-verl', 1)).toEqual([1 / (1 + 1e-6)])
     expect(advantages('rloo', 1)).toEqual([])

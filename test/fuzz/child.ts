@@ -7,9 +7,9 @@ import { createInterface } from 'node:readline'
 export interface Child extends AsyncDisposable {
   line: string
   process: ChildProcess
-  /** The last of what it wrote to standard error. */
+  /** The end of its standard error. */
   log(): string
-  /** Ends its standard input, and gives the next line of its output. */
+  /** Ends its standard input, and returns the next line of its output. */
   finish(): Promise<string>
 }
 
@@ -42,7 +42,7 @@ export async function startChild(words: readonly string[]): Promise<Child> {
   }
 }
 
-/** The most memory that a process and those it started have had, in megabytes, each on its own. */
+/** Returns the peak memory of a process and of each of its children in megabytes. */
 export async function peakMemoryMb(pid: number): Promise<number> {
   const pids = [pid, ...(await childrenOf(pid))]
   const peaks = await Promise.all(pids.map(peakOf))

@@ -1,4 +1,4 @@
-/** An engine that reads every body and gives the same answer, so that only the gateway is tested. Prints its URL. */
+/** An engine that reads every body and sends the same answer, so that only the gateway is tested. Prints its URL. */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 

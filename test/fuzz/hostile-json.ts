@@ -3,10 +3,10 @@ import type { Random } from './random.ts'
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json }
 export type Example = { readonly [key: string]: unknown }
 
-/** Stands for JSON text that `JSON.stringify` never writes. */
+/** Placeholder of JSON text that `JSON.stringify` never writes. */
 const MARK = '@@hostile@@'
 
-/** A body of at most about `size` bytes: an example with a hostile value in one place, or no object at all. */
+/** Returns a body of at most about `size` bytes: an example with one hostile value, or a value that is not an object. */
 export function hostileJson(random: Random, examples: readonly Example[], size: number): string {
   const hostile = random.pick(HOSTILE)(random, size)
   if (random.oneIn(8)) return hostile
@@ -15,7 +15,7 @@ export function hostileJson(random: Random, examples: readonly Example[], size: 
   return JSON.stringify(body).replace(`"${MARK}"`, () => hostile)
 }
 
-/** Puts the mark in the place of a random value, or beside the others. */
+/** Replaces a random value by the mark, or adds the mark. */
 function replaceSomewhere(value: { [key: string]: Json } | Json[], random: Random): void {
   const keys = Object.keys(value)
   if (keys.length === 0 || random.oneIn(12)) {

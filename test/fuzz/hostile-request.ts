@@ -6,7 +6,7 @@ export interface Target {
   method: string
   path: string
   headers: Readonly<Record<string, string>>
-  /** Valid bodies. Empty: the target takes none. */
+  /** Valid bodies. Empty: the target accepts no body. */
   examples: readonly Example[]
 }
 
@@ -14,11 +14,11 @@ export interface Target {
 export interface Attack {
   pieces: readonly Buffer[]
   pauseMs: number
-  /** The sender ends its half of the connection, or cuts the connection, when all is written. */
+  /** The sender half-closes or destroys the connection after the last piece. */
   end: 'wait' | 'half-close' | 'cut'
 }
 
-/** One in so many attacks has a body of the largest size, and one in so many of a megabyte. */
+/** One of this many attacks has a body of the maximum size, and one of this many a body of a megabyte. */
 const LARGEST = 500
 const LARGE = 50
 const SMALL_BYTES = 8 * 1024
@@ -61,7 +61,7 @@ const ENCODINGS = { gzip: gzipSync, deflate: deflateSync, br: brotliCompressSync
 
 function compress(random: Random, text: Buffer, maxBytes: number): Body {
   const encoding = random.pick(Object.keys(ENCODINGS) as (keyof typeof ENCODINGS)[])
-  // A few kilobytes that unpack to twice what a body may have.
+  // A few kilobytes that decompress to twice the limit of a body.
   const isBomb = random.oneIn(20)
   const bytes = encoding === 'br' ? brotliCompressSync(text.subarray(0, 1024 ** 2)) : ENCODINGS[encoding](text)
   if (isBomb) return { bytes: gzipSync(Buffer.alloc(2 * maxBytes, 0x20)), encoding: 'gzip' }
@@ -98,7 +98,7 @@ function frame(random: Random, { method, path, headers }: Target, given: Buffer 
       return { pieces: [head(...both), bytes.subarray(0, SMALL_BYTES)], pauseMs: 0, end: 'half-close' }
     }
     case 4: {
-      // A few bytes at a time, and then nothing more.
+      // A few bytes at a time, without an end.
       const pieces = [head(`content-length: ${bytes.length}`), ...pieceUp(bytes.subarray(0, 40), 8)]
       return { pieces, pauseMs: 10, end: 'cut' }
     }

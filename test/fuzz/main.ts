@@ -1,4 +1,4 @@
-/** Attacks every API with hostile requests, and prints what its process and its neighbours made of it. See CONTRIBUTING.md. */
+/** Attacks every API with hostile requests, and prints reports of its process and its neighbours. See CONTRIBUTING.md. */
 import { parseArgs } from 'node:util'
 import { type FuzzReport, runFuzz } from './run-fuzz.ts'
 import { type SurfaceName, SURFACES } from './surfaces.ts'

@@ -1,5 +1,5 @@
 /**
- * An innocent client of a process under attack, in a process of its own: the attacker is too busy to measure time. Its
+ * An innocent client of a process under attack, in a separate process, because the attacker is too busy to measure time. Its
  * argument is a `Neighbour`. Calls until its standard input ends, then prints a `NeighbourReport`.
  */
 import { readFileSync } from 'node:fs'
@@ -11,7 +11,7 @@ export interface Neighbour {
   method: string
   headers: Readonly<Record<string, string>>
   body?: string
-  /** A proxy to go through. */
+  /** Proxy of the call. */
   proxy?: string
   /** Processes that serve the call. */
   pids: readonly number[]
@@ -19,11 +19,11 @@ export interface Neighbour {
 
 export interface NeighbourReport {
   calls: number
-  /** Of one call. */
+  /** Duration of the slowest call. */
   longestMs: number
-  /** Most that the serving processes computed during one call: how long a call is held up on an idle machine. */
+  /** Maximum CPU time of the serving processes during one call: the delay of a call on an idle machine. */
   longestBusyMs: number
-  /** What was wrong with a call. */
+  /** The problem of a call, if any. */
   problem?: string
 }
 
@@ -61,7 +61,7 @@ async function call(): Promise<void> {
   if (answer.statusCode !== 200) throw new Error(`a neighbour got ${answer.statusCode}: ${text.slice(0, 300)}`)
 }
 
-/** Time that the main threads have computed. */
+/** Returns the CPU time of the main threads. */
 function busyMs(): number {
   const times = neighbour.pids.map((pid) => {
     const text = readFileSync(`/proc/${pid}/task/${pid}/schedstat`, 'utf8')

@@ -1,4 +1,4 @@
-/** An allow-list proxy as a process. Every allowed name leads to this machine. Prints where it listens. */
+/** An allow-list proxy in a separate process. Every allowed name resolves to this machine. Prints its address. */
 import { createServer, type AddressInfo } from 'node:net'
 import { AllowProxy } from '../../src/node/sandbox/linux/network/allow-proxy.ts'
 

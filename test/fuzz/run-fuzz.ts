@@ -12,14 +12,14 @@ export interface FuzzOptions {
   seed: number
   count: number
   maxBytes: number
-  /** Attacks at a time. */
+  /** Number of concurrent attacks. */
   width: number
 }
 
 export interface FuzzReport {
   surface: SurfaceName
   attempts: number
-  /** How often each status was answered; `none` where the connection was closed without one. */
+  /** Number of answers by status; `none` if the connection was closed without an answer. */
   answers: Record<string, number>
   /** Statuses of 500, which mean a defect. */
   defects: number
@@ -29,7 +29,7 @@ export interface FuzzReport {
 
 const PATIENCE_MS = 30_000
 
-/** Attacks one surface. Rejects when its process ends or a neighbour is not answered. */
+/** Attacks one surface. Rejects if its process ends or a neighbour receives no answer. */
 export async function runFuzz(surface: SurfaceName, options: FuzzOptions): Promise<FuzzReport> {
   await using target = await openSurface(surface)
   await using neighbour = await startChild([
@@ -63,7 +63,7 @@ export async function runFuzz(surface: SurfaceName, options: FuzzOptions): Promi
   }
 }
 
-/** The status of the answer, `none` where the connection was closed without one, `late` where nothing came. */
+/** Returns the status of the answer, `none` if the connection was closed without an answer, `late` after the time limit. */
 async function send({ pieces, pauseMs, end }: Attack, { hostname, port }: URL): Promise<string> {
   const socket = connect(Number(port), hostname)
   let heard = ''

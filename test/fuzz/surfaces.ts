@@ -11,13 +11,13 @@ import type { Example } from './hostile-json.ts'
 import type { Target } from './hostile-request.ts'
 import type { Neighbour } from './neighbour-process.ts'
 
-/** What is attacked, in a process of its own. */
+/** A target of attacks in a separate process. */
 export interface Surface extends AsyncDisposable {
-  /** Where attacks connect to. */
+  /** Address of the attacks. */
   url: URL
   targets: readonly Target[]
   child: Child
-  /** A call of an innocent client of the same process, which must be answered as usual. */
+  /** A call of an innocent client of the same process, which must be answered normally. */
   neighbour: Neighbour
 }
 

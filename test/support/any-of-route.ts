@@ -66,7 +66,7 @@ export interface AnyCall {
   body: unknown
 }
 
-/** Calls that a route must take. Bytes are bytes. */
+/** Draws calls that a route must accept. A body of bytes is drawn as bytes. */
 export function anyCallOf({ params, query, body }: Route): fc.Arbitrary<AnyCall> {
   const anyBytes = fc.uint8Array({ maxLength: 300 })
   return fc.record({
@@ -78,7 +78,7 @@ export function anyCallOf({ params, query, body }: Route): fc.Arbitrary<AnyCall>
   })
 }
 
-/** One item of what it answers with. */
+/** Draws one item of the route's answer. */
 export function anyAnswerOf({ answer }: Route): fc.Arbitrary<unknown> {
   return answer.kind === 'bytes' ? fc.uint8Array({ maxLength: 300 }) : anyOfSchema(answer.schema, known)
 }

@@ -17,8 +17,8 @@ interface Definition {
 type Bounds = z.core.JSONSchema.BaseSchema
 
 /**
- * Values that a schema takes, as a caller would write them: what may be left out sometimes is. `known` stands in for
- * schemas whose rules cannot be read off them, by the schema itself or by the source of its pattern.
+ * Draws input values that a schema accepts; optional fields are sometimes absent. `known` has the values of schemas whose
+ * rules cannot be inspected, by the schema itself or by the source of its pattern.
  */
 export function anyOfSchema(schema: z.ZodType, known: ReadonlyMap<z.ZodType | string, Any>): Any {
   return anyWithin(schema, known).filter((value) => schema.safeParse(value).success)
@@ -67,7 +67,7 @@ function anyWithin(schema: z.ZodType, known: ReadonlyMap<z.ZodType | string, Any
   }
 }
 
-/** JSON has no minus zero, and a key `__proto__` is for those who send what is malformed. */
+/** JSON has no minus zero. Tests of malformed input cover the key `__proto__`. */
 const anyJson: Any = fc
   .jsonValue({ maxDepth: 2, noUnicodeString: false })
   .map((value) => JSON.parse(JSON.stringify(value).replaceAll('"__proto__"', '"proto"')) as unknown)

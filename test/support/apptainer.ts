@@ -12,15 +12,15 @@ export interface Apptainer extends Disposable {
 }
 
 declare global {
-  /** Found by somebody who could still read it: a test file that goes on as another user. */
+  /** Set by a test file before it changes to a user that cannot read the original folders. */
   var sharedApptainer: Apptainer | string | undefined
 }
 
 const ours = fileURLToPath(new URL('../../.polar', import.meta.url))
 
 /**
- * Apptainer, the machine's own or the one of scripts/install-apptainer.ts, and an image; or why there is none. With
- * `isForOthers` both are where an ordinary user can read them, which what we keep is not.
+ * Returns Apptainer, installed on the machine or by scripts/install-apptainer.ts, and an image; or the reason why there is
+ * none. With `isForOthers` both are copied to folders that an ordinary user can read.
  */
 export function findApptainer({ isForOthers = false } = {}): Apptainer | string {
   const installed = readdirIfThere(join(ours, 'apptainer')).map((name) => join(ours, 'apptainer', name))
@@ -38,7 +38,7 @@ export function findApptainer({ isForOthers = false } = {}): Apptainer | string 
       [Symbol.dispose]: () => {},
     }
   const dir = mkdtempSync(join(tmpdir(), 'polar-apptainer-'))
-  // Whoever we are by then could not: it goes when we say so, or are gone.
+  // This process may have lost root by then, so a child process removes the folder when its input ends.
   const remover = spawn('sh', ['-c', 'cat; rm -rf -- "$0"', dir], {
     stdio: ['pipe', 'ignore', 'ignore'],
     detached: true,
@@ -49,7 +49,7 @@ export function findApptainer({ isForOthers = false } = {}): Apptainer | string 
   return { program: [program], image: share(image, dir), [Symbol.dispose]: () => void remover.stdin.end() }
 }
 
-/** Folders that everybody may enter, with the same files where that can be done. */
+/** Copies a folder so that every user can enter it, with hard links where possible. */
 function share(folder: string, dir: string): string {
   const target = join(dir, basename(folder))
   if (spawnSync('cp', ['-al', '--', folder, target], { stdio: 'ignore' }).status !== 0) {

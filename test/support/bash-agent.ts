@@ -1,6 +1,6 @@
 /**
- * An agent in bash and nothing else, for sandboxes in which nothing is installed. `call WORDS` asks the model and prints
- * the raw answer; the rest is the body's.
+ * Returns an agent in plain bash, for sandboxes without other programs. The body may use `call WORDS`, which calls the
+ * model and prints the raw answer.
  */
 export function bashAgent(body: string): string {
   return `bash -c '${`${CALL}\n${body}`.replaceAll("'", String.raw`'\''`)}'`
@@ -20,8 +20,8 @@ call() {
 `
 
 /**
- * The same with a conversation: `talk WORDS…` asks one question after the other, each with all that was said before, so
- * that its calls are one trace.
+ * Like `bashAgent`, with a conversation: `talk WORDS…` sends one question per call with the whole history, so that the
+ * calls form one trace.
  */
 export function talkingAgent(body: string): string {
   return bashAgent(`${TALK}\n${body}`)

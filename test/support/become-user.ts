@@ -2,7 +2,7 @@ import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** Gives up root for the rest of this process. The user may not write to the home of root, so caches go elsewhere. */
+/** Drops root for the rest of this process. The user cannot write to root's HOME, so caches are in another folder. */
 export function becomeUser(): void {
   if (process.getuid?.() !== 0) return
   process.setgroups?.([])

@@ -1,6 +1,6 @@
 import { completeSettings } from '../../src/compose/runtime-settings.ts'
 
-/** Settings that name the bwrap of this machine, or the fetched bwrap. Without either, the check of the runtime says why. */
+/** Settings that name the bwrap of this machine, or the fetched bwrap. Without either, the check of the runtime reports the reason. */
 export const bubblewrapSettings: Readonly<Record<string, unknown>> = await completeSettings(
   'bubblewrap',
   {},

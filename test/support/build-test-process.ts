@@ -1,4 +1,4 @@
-/** A build process whose sessions do what their id says. For the tests of `BuildProcesses`. */
+/** A build process that handles each session as its id says. For the tests of `BuildProcesses`. */
 import { appendFileSync, readFileSync } from 'node:fs'
 import { serveBuilds } from '../../src/node/build/serve-builds.ts'
 import type { LoadedSession, SessionBuilds } from '../../src/node/build/session-build.ts'
@@ -31,7 +31,7 @@ const builds: SessionBuilds = {
   async [Symbol.asyncDispose]() {},
 }
 
-/** As the kernel kills it, the number of times that the settings say, in all processes together. */
+/** Kills this process with SIGKILL until `deaths` processes were killed. */
 async function dieTimes(): Promise<void> {
   const { deaths, file } = JSON.parse(process.argv[2]!) as { deaths: number; file: string }
   if (readFileSync(file, 'utf8').length >= deaths) return

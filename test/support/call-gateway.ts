@@ -1,4 +1,4 @@
-/** A harness of one line: calls the model N times through the variables polar record sets. */
+/** A minimal harness: calls the model N times with the variables that `polar record` sets. */
 import OpenAI from 'openai'
 
 const client = new OpenAI({ maxRetries: 0 })

@@ -1,4 +1,4 @@
-/** A server's sender of callbacks, until it is killed. */
+/** Process with a server's callback sender. Runs until it is killed. */
 import pino from 'pino'
 import { systemClock } from '../../src/lib/async/clock.ts'
 import { startCallbacks } from '../../src/server/callbacks/callback-sender.ts'

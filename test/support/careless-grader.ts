@@ -6,8 +6,8 @@ import type { Cheat, GradedTask } from './graded-tasks.ts'
 import type { Toolchain } from './graded-toolchain.ts'
 
 /**
- * Those of the cheats that are taken for a solution by somebody; the others are wrong in ways that any test shows, or only
- * do harm. A cheat that fools nobody says nothing about a grader that gives it nothing.
+ * Cheats that a careless grader accepts as a solution. The other cheats fail any test or only do damage, so they do not
+ * show that a grader resists cheats.
  */
 export const FOOLING: Readonly<Record<GradedTask['runner'], readonly string[]>> = {
   pytest: ['plant-reward', 'configure-runner', 'conftest', 'edit-tests', 'forge-output', 'rewrite-reward', 'shadow'],
@@ -17,9 +17,9 @@ export const FOOLING: Readonly<Record<GradedTask['runner'], readonly string[]>> 
 }
 
 /**
- * Grades as one should not: in the agent's own sandbox, with what it left running, tests in its folder. Says whether the
- * exit code, the log or the reward file would have been taken for a solution, the hidden tests being put over the agent's
- * or, failing that, only where it has none.
+ * Grades carelessly: in the agent's own sandbox, beside its running processes, with the tests in its folder. Returns whether
+ * the exit code, the log or the reward file indicates a solution. First the hidden tests are added only where the agent
+ * has no file; then they replace the agent's files.
  */
 export async function isFooled(
   { runtime }: Grading,
@@ -62,7 +62,7 @@ async function run(sandbox: Sandbox, script: string, leftovers: 'end' | 'keep') 
     timeoutMs: 60_000,
   })
   const pieces: Buffer[] = []
-  // What is left running may keep its output open. One stream after the other, as whoever keeps both apart reads them.
+  // Processes of the agent may keep the output open. Reads one stream after the other, like a reader of separate streams.
   if (leftovers === 'end') {
     for await (const piece of execution.output('stdout')) pieces.push(piece)
     for await (const piece of execution.output('stderr')) pieces.push(piece)

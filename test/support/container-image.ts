@@ -5,7 +5,7 @@ import { basename, dirname, join } from 'node:path'
 
 const PACKAGES = ['ca-certificates', 'git', 'libstdc++6', 'procps', 'python3-minimal']
 const UNWANTED = /^\/usr\/share\/(?:doc|info|lintian|locale|man)\//
-/** Not in a package, but made when one is installed. */
+/** Files that no package contains, because the installation creates them. */
 const MADE = [
   '/bin',
   '/sbin',
@@ -21,8 +21,8 @@ const FILES: Readonly<Record<string, string>> = {
 }
 
 /**
- * The root of a small Debian as an archive, made of this machine's own packages: no registry and no mirror, a second
- * or two. Kept in `cache`. Undefined on a machine that is no Debian.
+ * Returns an archive of a small Debian root, built from this machine's packages without a registry or mirror in about two
+ * seconds. Cached in `cache`. Undefined on a machine without Debian.
  */
 export function buildRootArchive(cache: string): string | undefined {
   if (!existsSync('/var/lib/dpkg/status')) return undefined
@@ -51,7 +51,7 @@ export function buildRootArchive(cache: string): string | undefined {
   return archive
 }
 
-/** With all they need, and what every Debian has. */
+/** Returns the packages with their dependencies and all essential packages. */
 function withDependencies(wanted: readonly string[]): string[] {
   const format = '${Package}\t${Version}\t${Essential}\t${Pre-Depends}, ${Depends}\t${Provides}\n'
   const lines = execFileSync('dpkg-query', ['-W', `-f=${format}`], { encoding: 'utf8' }).split('\n')
@@ -87,7 +87,7 @@ function namesIn(list: string): string[] {
     .filter(Boolean)
 }
 
-/** Where they really are, because a package may still call /usr/bin/x by the name /bin/x; and every folder on the way. */
+/** Returns real paths, because a package may list /usr/bin/x as /bin/x, and every parent folder. */
 function filesOf(packages: readonly string[]): Set<string> {
   const names = packages.map((each) => each.slice(0, each.indexOf('=')))
   const options = { encoding: 'utf8', maxBuffer: 64 * 1024 * 1024 } as const

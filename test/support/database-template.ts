@@ -7,8 +7,8 @@ import { openDatabase } from '../../src/store/database.ts'
 const root = dirname(dirname(import.meta.dirname))
 
 /**
- * Puts an empty embedded database with all tables into a folder. Opening a copy costs a third of what PostgreSQL's initdb and
- * the migrations cost.
+ * Creates an empty embedded database with all tables in a folder. Opening a copy takes a third of the time of PostgreSQL's
+ * initdb and the migrations.
  */
 export async function copyDatabase(dir: string): Promise<void> {
   template ??= prepareTemplate()

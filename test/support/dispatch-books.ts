@@ -1,8 +1,8 @@
 import type { Database } from '../../src/store/database.ts'
 
-/** Whether the tables agree with each other, as they must after any step and any crash. What does not, in words. */
+/** Returns contradictions between the tables, which must agree after any step and any crash. */
 export async function auditBooks({ db }: Database): Promise<string[]> {
-  // One transaction, so that all of it is of one moment.
+  // One transaction reads one snapshot of all tables.
   const { tasks, sessions, attempts, results, events, callbacks } = await db
     .transaction()
     .setIsolationLevel('repeatable read')
@@ -52,10 +52,10 @@ export async function auditBooks({ db }: Database): Promise<string[]> {
     const places = tries.flatMap(({ place }) => place ?? []).toSorted((a, b) => a - b)
     expectSame(`places of ${task.id}`, places.join(), Array.from({ length: task.endings }, (_, i) => i + 1).join())
     expectSame(`whether ${task.id} is over`, isOver, task.ended === task.need)
-    // One that is made again is told of again.
+    // A retried task has another completion event.
     const completions = (told.get(task.id)?.length ?? 0) - (again.get(task.id)?.length ?? 0)
     if (!task.is_tombstone) expectSame(`completions told of ${task.id}`, completions, isOver ? 1 : 0)
-    // One that had been delivered before the task was made again stays; one that was still waiting does not.
+    // A retry keeps delivered callbacks of the task and deletes waiting callbacks.
     const calls = callbacksOf.get(task.id)?.filter(({ state }) => state === 'waiting').length ?? 0
     const all = callbacksOf.get(task.id)?.length ?? 0
     const isCalled = isOver && task.callback_url !== null

@@ -18,12 +18,12 @@ import {
   type RenewalOutcome,
 } from '../../src/store/dispatch/port.ts'
 
-/** A dispatch whose time passes when told to, and short words for what tests do with it. */
+/** A dispatch with a manual clock, and short methods for tests. */
 export class DispatchDriver {
   readonly database: Database
   readonly dispatch: Dispatch
   readonly leaseMs = 9000
-  /** What its clocks say: the one on the wall may jump. */
+  /** Milliseconds of the wall clock, which may jump, and of the monotonic clock. */
   wall = 1_000_000
   elapsed = 0
   readonly #known = new Set<string>()
@@ -36,13 +36,13 @@ export class DispatchDriver {
       monotonic: () => this.elapsed,
       ids: randomIds(Date.now),
       leaseMs: this.leaseMs,
-      // What failed comes again at once; how long it rests is for one test to see.
+      // Failed sessions are queued again immediately; one test covers the delay.
       restMs: 0,
       ...options,
     })
   }
 
-  /** Everything is as in a new database. */
+  /** Restores the state of a new database. */
   async clear(): Promise<void> {
     const { db } = this.database
     await sql`
@@ -53,7 +53,7 @@ export class DispatchDriver {
     for (const nodeId of ['n1', 'n2', 'n3']) await this.know(nodeId)
   }
 
-  /** Only nodes that joined are given work. */
+  /** Joins the node, because only joined nodes can lease sessions. */
   async know(nodeId: string, labels: readonly string[] = []): Promise<void> {
     if (this.#known.has(nodeId)) return
     await putNode(this.database.db, { registration: makeRegistration(nodeId), labels }, this.wall)
@@ -68,9 +68,9 @@ export class DispatchDriver {
     return (await this.orders(freeSlots, nodeId, { labels })).map(toLease)
   }
 
-  async orders(freeSlots: number, nodeId = 'n1', room: Partial<LeaseRequest> = {}): Promise<LeasedOrder[]> {
+  async orders(freeSlots: number, nodeId = 'n1', request: Partial<LeaseRequest> = {}): Promise<LeasedOrder[]> {
     await this.know(nodeId)
-    return (await this.dispatch.lease(nodeId, { labels: [], freeSlots, ...room })).orders
+    return (await this.dispatch.lease(nodeId, { labels: [], freeSlots, ...request })).orders
   }
 
   async renew(nodeId: string, renewals: readonly Renewal[]): Promise<RenewalOutcome[]> {
@@ -88,7 +88,7 @@ export class DispatchDriver {
     return this.dispatch.accept(makeOutcome(lease, code, more), result, artifacts)
   }
 
-  /** Time passes, with looks at the leases in between; how many were lost. */
+  /** Advances the time and expires leases every second. Returns the number of expired leases. */
   async pass(ms: number): Promise<number> {
     const steps = Math.ceil(ms / 1000)
     let lost = 0
@@ -105,7 +105,7 @@ export function makeTask(id: string, samples: number, more: Partial<TaskRequest>
   return TaskRequest.parse({ ...base, ...more })
 }
 
-/** Without a code it ended well and can be trained on. */
+/** Without a failure code, the session completed and can be trained. */
 export function makeOutcome(lease: Lease, code?: FailureCode, more: Partial<SessionOutcome> = {}): SessionOutcome {
   return {
     schemaVersion: 1,

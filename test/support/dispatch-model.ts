@@ -13,7 +13,7 @@ import type {
   UpdateOutcome,
 } from '../../src/store/dispatch/port.ts'
 
-/** How a session ended: well, out of time, or with a failure. */
+/** Ending of a session: completed, timed out, or failed. */
 export type ModelEnding = 'well' | 'out-of-time' | FailureCode
 
 interface ModelSession {
@@ -26,9 +26,9 @@ interface ModelSession {
   attempt: number
   failures: number
   node?: string
-  /** The node has renewed it. */
+  /** Whether the node has renewed the lease. */
   isKnownThere: boolean
-  /** Attempts that were accepted, and those that were cancelled. */
+  /** Accepted and cancelled attempts. */
   accepted: Set<number>
   cancelled: Set<number>
 }
@@ -44,22 +44,22 @@ export interface NewTask {
 
 interface ModelTask extends Omit<NewTask, 'samples'> {
   status: 'running' | 'completed' | 'failed' | 'cancelled'
-  /** How often a session of it has ended. */
+  /** Number of ended sessions, including retried ones. */
   endings: number
   sessions: ModelSession[]
 }
 
-/** What dispatch is to do, said in the plainest way: one thread, a list, no database. Who comes first is left open. */
+/** Reference model of dispatch: one thread, a list, no database. The order of leases is left open. */
 export class DispatchModel {
   readonly tasks = new Map<string, ModelTask>()
   readonly sessions = new Map<string, ModelSession>()
   readonly tombstones = new Set<string>()
-  /** Whose sessions may still be there. */
+  /** Deleted tasks whose sessions may still exist. */
   readonly deleted = new Set<string>()
   readonly quotas = new Map<string, { maxQueued: number | null; maxRunning: number | null }>()
   readonly boots = new Map<string, string>()
 
-  /** Its sessions are made by `begin`, once their ids are known. */
+  /** `begin` creates the sessions when their ids are known. */
   submit({ id, owner, samples }: NewTask): EnqueueOutcome['kind'] {
     if (this.tombstones.has(id)) return 'cancelled'
     if (this.deleted.has(id)) return 'deleted'
@@ -87,7 +87,7 @@ export class DispatchModel {
     }
   }
 
-  /** Takes over what was leased, after seeing that it may be: as many as there are, and none before a better one. */
+  /** Applies leases after checking them: as many as available, and none before a session of higher priority. */
   take(node: string, freeSlots: number, leases: readonly Lease[]): void {
     const queued = [...this.sessions.values()].filter(({ state }) => state === 'queued')
     const byOwner = Map.groupBy(queued, ({ task }) => task.owner)
@@ -102,7 +102,7 @@ export class DispatchModel {
     }
     const worst = Math.min(...leases.map(({ sessionId }) => this.sessions.get(sessionId)!.task.priority))
     for (const [owner, own] of byOwner) {
-      // A quota may have come down to below what runs; then nothing is taken.
+      // A quota may have been reduced below the number of running sessions; then nothing may be leased.
       if (roomOf(owner) < 0 && own.some(({ state }) => state === 'leased')) throw new Error(`too many of ${owner}`)
       const left = Math.max(...own.filter(({ state }) => state === 'queued').map(({ task }) => task.priority))
       const taken = Math.min(...own.filter(({ state }) => state === 'leased').map(({ task }) => task.priority))
@@ -140,7 +140,7 @@ export class DispatchModel {
     })
   }
 
-  /** What it was given, never renewed and does not name. */
+  /** Releases leases that the node never renewed and does not list. */
   takeBack(node: string, holding: readonly Lease[]): void {
     for (const session of this.#heldBy(node)) {
       if (!session.isKnownThere && !isNamed(session, holding)) queueAgain(session)
@@ -182,7 +182,7 @@ export class DispatchModel {
     return 'deleted'
   }
 
-  /** Nothing is left of deleted tasks but their ids. */
+  /** Removes everything of deleted tasks except their ids. */
   clearDeleted(): void {
     for (const { id, task } of this.sessions.values()) if (this.deleted.has(task.id)) this.sessions.delete(id)
   }
@@ -254,7 +254,7 @@ export class DispatchModel {
     return this.#count(owner, 'queued') + more <= (this.quotas.get(owner)?.maxQueued ?? Infinity)
   }
 
-  /** Whether it is made again. */
+  /** Returns whether the session is refilled. */
   #end(session: ModelSession, ending: ModelEnding): boolean {
     const { task } = session
     const isOwn = ending === 'well' || ending === 'out-of-time'

@@ -1,4 +1,4 @@
-/** A server that works until it is killed: submits, leases, loses, cancels and accepts, and says what it was told. */
+/** A server that submits, leases, expires, cancels and accepts until it is killed, and prints the results. */
 import { openDatabase } from '../../src/store/database.ts'
 import { DispatchDriver } from './dispatch-driver.ts'
 

@@ -96,12 +96,12 @@ export const anySteps = fc.array(anyStep, { minLength: 20, maxLength: 60, size: 
 interface Play {
   driver: DispatchDriver
   model: DispatchModel
-  /** Everything that was ever leased: what is over by now is tried as well. */
+  /** All leases so far; steps also use ended leases. */
   leases: { lease: Lease; node: string }[]
   submitted: number
 }
 
-/** Does the same to both, and sees that both answer the same and end up the same. */
+/** Applies the steps to dispatch and to the model, and checks that results and final states agree. */
 export async function playSteps(driver: DispatchDriver, steps: readonly Step[]): Promise<void> {
   const play: Play = { driver, model: new DispatchModel(), leases: [], submitted: 0 }
   for (const step of steps) await playStep(play, step)
@@ -145,7 +145,7 @@ async function playStep(play: Play, step: Step): Promise<void> {
     case 'end': {
       const entry = leases[step.place % leases.length]
       if (entry === undefined) return
-      // Mostly by the one who has it.
+      // Mostly by the node that holds the lease.
       const node = step.place % 4 === 0 ? step.node : entry.node
       const { ending } = step
       const code: FailureCode | undefined = ending === 'well' || ending === 'out-of-time' ? undefined : ending
@@ -183,7 +183,7 @@ async function playStep(play: Play, step: Step): Promise<void> {
       return expect(status).toBe(model.cancelTask(id, step.register))
     }
     case 'delete-task': {
-      // Mostly one that is over: others are only to be refused.
+      // Mostly an ended task: running tasks must be rejected.
       const over = [...model.tasks.values()].filter(({ status }) => status !== 'running')
       const id =
         (step.place % 4 === 0 ? undefined : over[step.place % over.length]?.id) ??

@@ -1,6 +1,6 @@
 import { SseParser } from '../../src/lib/net/sse.ts'
 
-/** A plain client of an engine: no library between the test and the wire. */
+/** A plain HTTP client of an engine, without a library. */
 
 export interface LogprobEntry {
   token: string
@@ -39,7 +39,7 @@ export interface WireAnswer {
 export interface Streamed {
   status: number
   chunks: WireAnswer[]
-  /** Whether `[DONE]` came last. */
+  /** Whether `[DONE]` was the last event. */
   isDone: boolean
 }
 
@@ -67,7 +67,7 @@ export async function postStream(url: string, body: Readonly<Record<string, unkn
   return { status: response.status, chunks, isDone }
 }
 
-/** One choice of a stream put together again. */
+/** Joins the chunks of one choice of a stream. */
 export interface Joined {
   content: string
   reasoning: string

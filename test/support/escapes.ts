@@ -33,41 +33,41 @@ import { Stack } from './stack.ts'
 export interface Prison {
   name: string
   create(dir: string): Runtime
-  /** What a sandbox starts from, where the runtime needs it. */
+  /** Image of the sandboxes, if the runtime needs one. */
   image?: string
-  /** The body of an ES module that says how `create` does it: defines `runtime` from `dir`. */
+  /** Source of an ES module that does the same as `create`: defines `runtime` from `dir`. */
   createScript: string
-  /** Who its processes are on this machine, where that is known. */
+  /** User id of its processes on this machine, if known. */
   uid?: number
 }
 
 const MB = 1024 * 1024
 const LIMITS = { maxBytes: 100 * MB, maxFiles: 10_000 }
-/** An attempt that works takes minutes; one that does not may take long on a busy machine. */
+/** A successful attempt takes minutes; a failed attempt may take long on a busy machine. */
 const SOON_MS = 60_000
-const DOOR_PORT = 18_080
+const SOCKET_PORT = 18_080
 const REFUSED = /^(EPERM|EACCES|ENOSYS|EINVAL|ENOENT|ENOSPC|ESRCH|EUSERS|EROFS|ENODEV|ENOTBLK|EBADF|EFAULT)$/
 
-/** Numbers of system calls, for which there is no program everywhere. */
+/** Numbers of system calls that no common program makes. */
 const CALLS =
   process.arch === 'arm64'
     ? { io_setup: 0, io_uring_setup: 425, userfaultfd: 282, request_key: 218, ptrace: 117, add_key: 217, keyctl: 219, mount: 40, umount2: 39, pivot_root: 41, unshare: 97, setns: 268, sethostname: 161, settimeofday: 170, mknodat: 33, chroot: 51, init_module: 105, bpf: 280, reboot: 142, swapon: 224, open_by_handle_at: 265, perf_event_open: 241, kexec_load: 104, fsopen: 430, open_tree: 428, shmget: 194, process_vm_readv: 270 } // prettier-ignore
     : { io_setup: 206, io_uring_setup: 425, userfaultfd: 323, request_key: 249, ptrace: 101, add_key: 248, keyctl: 250, mount: 165, umount2: 166, pivot_root: 155, unshare: 272, setns: 308, sethostname: 170, settimeofday: 164, mknodat: 259, chroot: 161, init_module: 175, bpf: 321, reboot: 169, swapon: 167, open_by_handle_at: 304, perf_event_open: 298, kexec_load: 246, fsopen: 430, open_tree: 428, shmget: 29, process_vm_readv: 310 } // prettier-ignore
 
-/** A Perl expression that makes a system call and prints `ok`, or how it failed. */
+/** Returns a Perl command that makes a system call and prints `ok` or the error name. */
 function call(name: keyof typeof CALLS, ...args: (number | string)[]): string {
   const list = args.map((arg) => (typeof arg === 'number' ? String(arg) : `my $s${args.indexOf(arg)} = "${arg}"`))
   return `perl -MErrno -e 'my $r = syscall(${[CALLS[name], ...list].join(', ')}); print $r == -1 ? (grep { $!{$_} } keys %!)[0] : "ok"'`
 }
 
 /**
- * What a hostile program would try, really tried, and looked at from outside. The machine is as careless as it could be:
- * its secrets may be read by everybody, and a process of the very same user has one in its environment.
+ * Runs the attempts of a hostile program for real, and checks their effects from outside. The machine is as careless as
+ * possible: every user can read its secrets, and a process of the same user has a secret in its environment.
  */
 export function describeEscapes(prison: Prison): void {
-  describe(`out of ${prison.name}`, { timeout: 60_000 }, () => {
+  describe(`escapes from ${prison.name}`, { timeout: 60_000 }, () => {
     let dir: string
-    /** A folder and a file in it that anybody on the machine may read and write. */
+    /** A folder and a file in it that every user can read and write. */
     let open: string
     let secretFile: string
     let secret: string
@@ -76,7 +76,7 @@ export function describeEscapes(prison: Prison): void {
     let shared: Sandbox
     let stack: Stack
     let victim: ChildProcess
-    /** Connections that came through the door of a session that is not the sandbox's. */
+    /** Connections to the socket of another session. */
     const strangers: Socket[] = []
 
     beforeAll(async () => {
@@ -98,7 +98,7 @@ export function describeEscapes(prison: Prison): void {
       stack = await Stack.start({ script: 'default: { text: "well" }' })
       shared = await start({
         limits: { pids: 200 },
-        socket: { port: DOOR_PORT, accept: (socket) => stack.gateway.accept(stack.session.id, socket) },
+        socket: { port: SOCKET_PORT, accept: (socket) => stack.gateway.accept(stack.session.id, socket) },
       })
     })
     afterEach(async () => {
@@ -125,7 +125,7 @@ export function describeEscapes(prison: Prison): void {
         if (!checked.isUsable) return context.skip(checked.reason)
         await work(context)
       })
-    /** Nothing that it prints may be the secret, whatever else it does. */
+    /** Runs a script and checks that its output does not contain the secret. */
     async function run(script: string, sandbox: Sandbox = shared, more: Partial<ExecSpec> = {}): Promise<Ran> {
       const ran = await runScript(sandbox, script, more)
       expect(ran.stdout + ran.stderr).not.toContain(secret)
@@ -138,7 +138,7 @@ export function describeEscapes(prison: Prison): void {
 
     // --- files --------------------------------------------------------------------------------------------------------
 
-    attempt('files of the machine, by their names', async () => {
+    attempt('reading files of the machine by their paths', async () => {
       await run(`cat ${secretFile} /etc/shadow; echo x > ${secretFile}; echo x > ${open}/new; rm -rf ${open}`)
       await run(
         `find / -xdev -name secret -exec cat {} + 2>/dev/null; grep -rs secret- /root /home /tmp /run /mnt /srv`,
@@ -146,7 +146,7 @@ export function describeEscapes(prison: Prison): void {
       expect((await run(`head -c 100 /etc/shadow`)).stdout).not.toContain('root:')
     })
 
-    attempt('links in the workdir, which commands and our own copying follow', async () => {
+    attempt('links in the workdir that commands and our copying follow', async () => {
       await run(
         `ln -sfn ${secretFile} file; ln -sfn ${open} folder; ln -sfn / root; ln -sfn ../../../../../..${open} up`,
       )
@@ -179,7 +179,7 @@ export function describeEscapes(prison: Prison): void {
       await racing.kill()
     })
 
-    attempt('archives with names that lead up or start at the root', async () => {
+    attempt('archives with .. or absolute paths', async () => {
       const names = [`../../../../../..${open}/up`, `${open}/absolute`, `../new`, `link/through`]
       await run(`mkdir -p pack && cd pack && echo x > x && ln -sfn ${open} link
         for i in ${names.map((_, index) => index).join(' ')}; do :; done
@@ -200,7 +200,7 @@ export function describeEscapes(prison: Prison): void {
       expect(readdirSync(dir)).not.toContain('new')
     })
 
-    attempt('our copying with programs and settings of its own', async () => {
+    attempt('copying with its own programs and settings', async () => {
       await run(`mkdir -p ~/bin /tmp/bin; for d in ~/bin /tmp/bin /usr/local/bin /usr/local/sbin . ; do
         for p in tar sh cat head mkdir; do printf '#!/bin/sh\\necho planted >> /workspace/planted; exec cat ${secretFile}\\n' > $d/$p; chmod 755 $d/$p; done; done 2>/dev/null
         echo 'echo planted >> /workspace/planted' | tee ~/.bashrc ~/.profile ~/.shinit .bashrc > /dev/null; echo kept > plain; rm -f planted`)
@@ -227,7 +227,7 @@ export function describeEscapes(prison: Prison): void {
       await rm(join(dir, 'hard'), { recursive: true })
     })
 
-    attempt('what we keep about sandboxes, where a folder above it is mounted', async () => {
+    attempt('our records of sandboxes, if a parent folder is mounted', async () => {
       const mounts = [{ source: dir, target: '/above', isReadOnly: false }]
       await using sandbox = await start({ mounts })
       await shared.writeFile('private', 'of another sandbox')
@@ -243,7 +243,7 @@ export function describeEscapes(prison: Prison): void {
       expect(await read('private')).toBe('of another sandbox')
     })
 
-    attempt('devices of its own making', async () => {
+    attempt('creating devices', async () => {
       const { dev } = await stat('/')
       const [major, minor] = [(dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00)]
       await run(
@@ -257,7 +257,7 @@ export function describeEscapes(prison: Prison): void {
       expect(odd.stdout).toBe('')
     })
 
-    attempt('files that seem larger than any disk', async () => {
+    attempt('sparse files that are larger than any disk', async () => {
       await run('truncate -s 7E huge || truncate -s 8T huge; mkdir -p sparse; truncate -s 4T sparse/a; ls -ls huge')
       const began = performance.now()
       await expect(download('huge', 'huge')).rejects.toMatchObject({ code: 'workspace.too-large' })
@@ -270,7 +270,7 @@ export function describeEscapes(prison: Prison): void {
       await run('rm -rf huge sparse')
     })
 
-    attempt('more than its share of the disk', async (context) => {
+    attempt('writing more than its disk limit', async (context) => {
       if (!runtime.capabilities.limits.includes('diskMb')) return context.skip('it does not claim a limit of the disk')
       await using sandbox = await start({ limits: { diskMb: 16 } })
       const { stdout } = await run(
@@ -292,7 +292,7 @@ export function describeEscapes(prison: Prison): void {
       expect(performance.now() - stopped).toBeLessThan(SOON_MS)
     })
 
-    attempt('a tree deeper than a path can say', async () => {
+    attempt('a tree deeper than the maximum path length', async () => {
       const sandbox = await start()
       await run(`perl -e 'for (1..1500) { mkdir "d" x 10; chdir "d" x 10 or die }'`, sandbox)
       await expect(download('d'.repeat(10), 'deep', LIMITS, sandbox)).rejects.toMatchObject({
@@ -346,7 +346,7 @@ export function describeEscapes(prison: Prison): void {
       expect((await run(agent)).stdout).toBe('')
     })
 
-    attempt('mounting, leaving its root, and namespaces of its own', async () => {
+    attempt('mounting, leaving its root, and creating namespaces', async () => {
       const calls = {
         mount: call('mount', 'none', '/tmp', 'tmpfs', 0, 0),
         bind: call('mount', '/', '/tmp', '', 0x1000, 0),
@@ -368,7 +368,7 @@ export function describeEscapes(prison: Prison): void {
         expect((await run(script)).stdout.trim(), name).toMatch(REFUSED)
     })
 
-    attempt('calls to large parts of the kernel', async () => {
+    attempt('system calls to large parts of the kernel', async () => {
       const calls = [
         call('bpf', 0, 0, 0),
         call('init_module', 0, 0, ''),
@@ -388,7 +388,7 @@ export function describeEscapes(prison: Prison): void {
       expect((await run('grep -E "^Seccomp:" /proc/self/status')).stdout).toMatch(/2\n$/)
     })
 
-    attempt('keys of the login that started us', async () => {
+    attempt('keys of the login session that started this process', async () => {
       const index = new URL('../../src/node/sandbox/runtimes/', import.meta.url).href
       const attack = `my $type = "user"; my $name = "polar-escape"; my $id = syscall(${CALLS.keyctl}, 10, -3, $type, $name, 0); my $b = " " x 100; my $n = $id == -1 ? -1 : syscall(${CALLS.keyctl}, 11, $id, $b, 100); print $n == -1 ? "none" : substr($b, 0, $n); open(K, "/proc/keys"); print grep { /polar-escape/ } <K>;`
       const spec = { ...toSpec(), id: `keys-${process.pid}` }
@@ -401,17 +401,17 @@ const execution = await sandbox.exec({ command: ['perl', '-e', ${JSON.stringify(
 for await (const chunk of execution.output('stdout')) process.stdout.write(chunk)
 await sandbox.stop()
 await runtime[Symbol.asyncDispose]()`
-      // In a session of its own, so that the key is gone with it.
+      // In a separate login session, so that the key ends with the session.
       const login = `syscall(${CALLS.keyctl}, 1, 0); my ($t, $n, $k) = ("user", "polar-escape", shift); syscall(${CALLS.add_key}, $t, $n, $k, length($k), -3); exec @ARGV`
       const asOwner = (...command: string[]) =>
         spawnSync('perl', ['-e', login, secret, ...command], { encoding: 'utf8', timeout: 40_000 })
-      // What the attempt finds when nothing is between it and the key.
+      // Outside a sandbox the attempt finds the key.
       expect(asOwner('perl', '-e', attack).stdout).toContain(secret)
       const { stdout, stderr } = asOwner(process.execPath, '--input-type=module', '-e', owner)
       expect(stdout, stderr).toBe('none')
     })
 
-    attempt('becoming somebody else by programs that are allowed to', async () => {
+    attempt('changing the user with setuid programs', async () => {
       const ran = await run(
         `cp /bin/bash mine; chmod 6755 mine; ./mine -p -c 'id -u; id -g'; echo | su -c 'id -u'; sudo -n id -u; newgrp root -c 'id -u'; pkexec id -u`,
       )
@@ -438,7 +438,7 @@ await runtime[Symbol.asyncDispose]()`
     attempt('signals to processes of the machine', async () => {
       const pids = [victim.pid!, process.pid, process.ppid]
       await run(`kill -9 ${pids.join(' ')}; kill -9 -1; :`)
-      // Numbers of its own that happen to be the same are not meant.
+      // Processes of the sandbox may have the same ids; signals to them are allowed.
       await run(`for p in ${pids.join(' ')}; do kill -STOP $p; kill -KILL -$p; done; pkill -9 sleep; :`)
       expect(/^State:\s+(\w)/m.exec(readFileSync(`/proc/${victim.pid}/status`, 'utf8'))?.[1]).toBe('S')
     })
@@ -509,11 +509,11 @@ await runtime[Symbol.asyncDispose]()`
       let kept = 0
       for await (const chunk of execution.output('stdout')) kept += chunk.length
       expect(kept).toBe(MB)
-      // What was read and thrown away waits for the garbage collector; what matters is that it is not kept.
+      // Dropped output waits for the garbage collector; only the retained part matters.
       expect(highest - before).toBeLessThan(Math.max(150 * MB, written / 4))
     })
 
-    attempt('writing on after it was frozen or stopped', async () => {
+    attempt('writing after it was frozen or stopped', async () => {
       const mounted = join(dir, 'mounted')
       await mkdir(mounted)
       await chmod(mounted, 0o777)
@@ -563,7 +563,7 @@ await runtime[Symbol.asyncDispose]()`
       }
     })
 
-    attempt('the address where clouds keep their secrets, and the rest of the world', async () => {
+    attempt('the metadata address of clouds, and other addresses', async () => {
       for (const host of ['169.254.169.254', 'fd00:ec2::254', '169.254.170.2', '100.100.100.200', '1.1.1.1'])
         expect((await run(connect(host, 80))).stdout, host).toBe('no\n')
       expect((await run('timeout 3 getent hosts example.com')).stdout).toBe('')
@@ -591,21 +591,21 @@ await runtime[Symbol.asyncDispose]()`
       expect((await run(`perl -MSocket -e 'print socket(S, 40, 1, 0) ? "ok" : "refused"'`)).stdout).toBe('refused')
     })
 
-    attempt('sockets of this machine that have no place in the network', async () => {
+    attempt('Unix sockets of this machine', async () => {
       const accepted: Socket[] = []
       const listener = (socket: Socket) => void accepted.push(socket.on('error', () => {}))
       const name = `polar-escape-${process.pid}`
       const [abstract, path] = [createServer(listener), createServer(listener)]
-      const place = join(dir, 'open.sock')
+      const socketPath = join(dir, 'open.sock')
       await once(abstract.listen(`\0${name}`), 'listening')
-      await once(path.listen({ path: place, writableAll: true, readableAll: true }), 'listening')
+      await once(path.listen({ path: socketPath, writableAll: true, readableAll: true }), 'listening')
       const knock = (address: string) =>
         `perl -MIO::Socket::UNIX -e 'print IO::Socket::UNIX->new(Peer => ${address}) ? "yes" : "no"'`
       try {
-        // That the attempt is a real one.
+        // Outside a sandbox the attempt succeeds.
         expect(spawnSync('bash', ['-c', knock(`"\\0${name}"`)], { encoding: 'utf8' }).stdout).toBe('yes')
         expect((await run(knock(`"\\0${name}"`))).stdout).toBe('no')
-        expect((await run(knock(`"${place}"`))).stdout).toBe('no')
+        expect((await run(knock(`"${socketPath}"`))).stdout).toBe('no')
         for (const known of [
           '/run/docker.sock',
           '/run/podman/podman.sock',
@@ -622,19 +622,19 @@ await runtime[Symbol.asyncDispose]()`
       }
     })
 
-    attempt('another session, by its own door or by ours', async () => {
+    attempt('another session, through its socket or through ours', async () => {
       const other = await stack.gateway.openSession()
       await using neighbour = await start({
         socket: {
-          port: DOOR_PORT + 1,
+          port: SOCKET_PORT + 1,
           accept: (socket) => (strangers.push(socket), stack.gateway.accept(other.id, socket)),
         },
       })
-      expect((await run(connect('127.0.0.1', DOOR_PORT + 1))).stdout).toBe('no\n')
+      expect((await run(connect('127.0.0.1', SOCKET_PORT + 1))).stdout).toBe('no\n')
       expect(strangers).toEqual([])
       const ask = (id: string, key: string, path: string) =>
         run(
-          `exec 3<>/dev/tcp/127.0.0.1/${DOOR_PORT}; printf 'GET ${path.replace('ID', id)} HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer ${key}\\r\\nConnection: close\\r\\n\\r\\n' >&3; head -n 1 <&3`,
+          `exec 3<>/dev/tcp/127.0.0.1/${SOCKET_PORT}; printf 'GET ${path.replace('ID', id)} HTTP/1.1\\r\\nHost: x\\r\\nAuthorization: Bearer ${key}\\r\\nConnection: close\\r\\n\\r\\n' >&3; head -n 1 <&3`,
         )
       expect((await ask(stack.session.id, stack.session.key, '/s/ID/v1/models')).stdout).toContain(' 200 ')
       expect((await ask(other.id, other.key, '/s/ID/v1/models')).stdout).toMatch(/ 40[134] /)
@@ -649,7 +649,7 @@ function connect(host: string, port: number): string {
   return `timeout 2 bash -c 'exec 3<>/dev/tcp/${host}/${port}' 2>/dev/null && echo yes || echo no`
 }
 
-/** Of all files of a tree; links are told by where they lead. */
+/** Returns the contents of all files of a tree, and the targets of links. */
 async function contentsBelow(root: string): Promise<string> {
   const found: string[] = []
   for (const entry of await readdir(root, { recursive: true, withFileTypes: true }).catch(() => [])) {

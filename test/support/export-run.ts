@@ -1,8 +1,8 @@
-/** `node export-run.ts SESSIONS FORMAT TO`: exports all sessions of a folder, and prints what that took. */
+/** `node export-run.ts SESSIONS FORMAT TO`: exports all sessions of a folder, and prints time and memory. */
 import { exportCommand } from '../../src/cli/commands/export.ts'
 
 const [dir = '', format = '', to = ''] = process.argv.slice(2)
-// What loading the program takes is not what the sessions take.
+// Excludes the cost of loading the program.
 const before = process.memoryUsage().rss
 const begun = performance.now()
 const code = await exportCommand.execute(['all', '--from', dir, '--format', format, '--to', to])

@@ -1,4 +1,4 @@
-"""Reads files of `polar export` with their consumers' own models, and prints what it found, one JSON object."""
+"""Reads files of `polar export` with their consumers' own models, and prints the result as one JSON object."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 from pydantic import TypeAdapter
 
-# nemo_gym.openai_utils imports its HTTP client for what is not used here.
+# nemo_gym.openai_utils imports its HTTP client for functions that are not used here.
 server_utils = types.ModuleType("nemo_gym.server_utils")
 server_utils.__getattr__ = lambda name: object
 sys.modules["nemo_gym.server_utils"] = server_utils
@@ -24,7 +24,7 @@ messages_of = TypeAdapter(list[ChatCompletionMessageParam])
 tools_of = TypeAdapter(list[ChatCompletionToolParam])
 
 
-# prime-rl is not on PyPI: the leading fields of its TrainingSample, and the last.
+# prime-rl is not on PyPI: the first fields of its TrainingSample, and the last.
 class TrainingSample(msgspec.Struct, array_like=True, gc=False, omit_defaults=True):
     token_ids: list[int]
     mask: list[bool]

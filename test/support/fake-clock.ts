@@ -6,16 +6,16 @@ interface Timer {
   call: () => void
 }
 
-/** Time that passes when told to, and only after everybody has done what they could at the present moment. */
+/** A clock that tests advance. Time advances only when all work of the present moment is done. */
 export class FakeClock implements MonotonicClock {
   #now: number
-  /** How far the wall clock was set forward or back. */
+  /** Offset of the wall clock in milliseconds. */
   #jumped = 0
   #order = 0
   readonly #timers = new Set<Timer>()
   readonly #settle: () => Promise<void>
 
-  /** `settle`: resolves when everybody has; absent: those who only wait for promises. */
+  /** `settle` resolves when all work of the present moment is done; default: when no promise can continue. */
   constructor(start = 1_000_000, settle = oneTurn) {
     this.#now = start
     this.#settle = settle
@@ -29,7 +29,7 @@ export class FakeClock implements MonotonicClock {
     return this.#now
   }
 
-  /** Sets the wall clock; timers do not notice. */
+  /** Sets the wall clock without effect on timers. */
   jump(ms: number): void {
     this.#jumped += ms
   }
@@ -40,7 +40,7 @@ export class FakeClock implements MonotonicClock {
     return () => void this.#timers.delete(timer)
   }
 
-  /** Timers that are still set. */
+  /** Number of pending timers. */
   get pending(): number {
     return this.#timers.size
   }
@@ -60,7 +60,7 @@ export class FakeClock implements MonotonicClock {
     })
   }
 
-  /** Lets time pass until the promise settles. Throws when nothing is left that could settle it. */
+  /** Advances time until the promise settles. Throws if no timer is left that could settle it. */
   async run<T>(work: Promise<T>): Promise<T> {
     let isDone = false
     const done = (): void => void (isDone = true)
@@ -72,7 +72,7 @@ export class FakeClock implements MonotonicClock {
     }
   }
 
-  /** Lets that much time pass. */
+  /** Advances time by this many milliseconds. */
   async advance(ms: number): Promise<void> {
     const until = this.#now + ms
     for (;;) {
@@ -102,7 +102,7 @@ export class FakeClock implements MonotonicClock {
   }
 }
 
-/** When this resolves, every promise that could go on has. */
+/** Resolves when no promise can continue. */
 function oneTurn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve))
 }

@@ -38,7 +38,7 @@ interface PodObject {
 }
 interface PodEntry {
   object: PodObject
-  /** Where its volumes are on this machine. */
+  /** Folder of its volumes on this machine. */
   folder: string
   containers: Map<string, string>
   starting: Promise<void>
@@ -49,25 +49,25 @@ interface PolicyObject {
   spec: { podSelector: { matchLabels: Record<string, string> } }
 }
 
-/** A cluster of one machine, as far as its API server is concerned. */
+/** The API server of a cluster with one machine. */
 export interface FakeKubernetes extends AsyncDisposable {
   kubeconfig: string
-  /** What pods and policies there are. */
+  /** Names of the existing pods and policies. */
   names(): { pods: string[]; policies: string[] }
-  /** The manifest as it was sent, with what the server added. */
+  /** The manifest as sent, with the server's additions. */
   pod(name: string): PodObject | undefined
   /** Breaks every connection of an exec, as a restarted API server would. */
   cutConnections(): number
-  /** Refuses what comes, as an API server that is being replaced; undone by calling it with false. */
+  /** Rejects connections like an API server that is being replaced; false accepts them again. */
   setDown(isDown: boolean): void
-  /** A cluster whose network does not care for policies: pods reach this machine, the API server with it. */
+  /** A cluster whose network ignores policies: pods can connect to this machine and the API server. */
   setKeepsPolicies(keepsPolicies: boolean): void
 }
 
 /**
  * An API server for the calls we make, in the shapes of a real one (see test/support/kubernetes-answers.json), whose pods
- * are real containers of a container engine: what is executed in them really runs, with namespaces, limits and a network of
- * its own. It schedules nothing, and keeps policies by giving a pod that has one no network.
+ * are real containers of a container engine: commands really run in them, with namespaces, limits and a separate
+ * network. It does not schedule, and enforces a policy by removing the network of its pod.
  */
 export async function startFakeKubernetes({ socket, image }: Podman): Promise<FakeKubernetes> {
   const dir = mkdtempSync(join(tmpdir(), 'polar-kube-'))
@@ -272,11 +272,11 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
     const ids = [...entry.containers.values()]
     const query = { signal: 'SIGKILL' }
     await Promise.all(ids.map((id) => engine.call('POST', `/containers/${id}/kill`, { query }).catch(() => {})))
-    // As in a real one, the object is gone before all that belonged to it is.
+    // As in a real cluster, the object disappears before its containers and volumes.
     const removing = clean().finally(() => cleaning.delete(removing))
     cleaning.add(removing)
     async function clean(): Promise<void> {
-      // Those that share its network first.
+      // Containers that share its network are removed first.
       for (const id of ids.toReversed()) await removeContainer(id)
       rmSync(entry.folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
     }
@@ -310,13 +310,13 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
       if (!connection.destroyed && !connection.write(frame))
         await new Promise<void>((resolve) => connection.once('drain', resolve).once('close', resolve))
     }
-    // As the real one does, before anything else.
+    // A real API server sends this first.
     await write(1, Buffer.alloc(0))
     const context = entry.object.spec.containers.find((each) => each.name === container)?.securityContext
     const user = context?.runAsUser === undefined ? '' : `${context.runAsUser}:${context.runAsGroup}`
     let end: object
     try {
-      // The engine forgets how a command ended a second after that; a shell beside it tells in time.
+      // The engine drops the exit code of a command after a second, so a shell prints it.
       const mark = new MarkedMessages(randomUUID())
       const tell = ['/bin/sh', '-c', '"$@"; printf %s "$0 $?;" >&2', mark.text]
       const execId = await createExec(engine, id, { command: [...tell, ...url.searchParams.getAll('command')], user })
@@ -375,7 +375,7 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
   }
 }
 
-/** What the client sends becomes the program's input; when it goes, the input ends. */
+/** Passes the client's data to the program's input, which ends when the client disconnects. */
 async function pump(connection: Duplex, running: Duplex): Promise<void> {
   try {
     for await (const { opcode, data } of readMessages(connection as AsyncIterable<Buffer>)) {
@@ -386,7 +386,7 @@ async function pump(connection: Duplex, running: Duplex): Promise<void> {
         await new Promise<void>((resolve) => running.once('drain', resolve).once('close', resolve))
     }
   } catch {
-    // It was cut.
+    // The connection was closed.
   }
   running.destroy()
 }

@@ -1,4 +1,4 @@
-/** Uploads small files in two parts each and keeps them, one after the other, and says so, until it is killed. */
+/** Uploads small files in two parts each, stores them one after the other, and prints each, until it is killed. */
 import { createHash } from 'node:crypto'
 import { systemClock } from '../../src/lib/async/clock.ts'
 import { openFileStore } from '../../src/store/files.ts'

@@ -1,4 +1,4 @@
-/** A server of uploads and nothing else, until it is killed. */
+/** A server of uploads only. Runs until it is killed. */
 import { mountRoutes } from '../../src/api/mount.ts'
 import { uploadRoutes } from '../../src/api/routes/upload-routes.ts'
 import { systemClock } from '../../src/lib/async/clock.ts'

@@ -1,4 +1,4 @@
-/** A gateway in a process of its own, to be killed. Prints where its session is, then serves until it dies. */
+/** A gateway in a separate process. Prints the URL of its session, then serves until it is killed. */
 import pino from 'pino'
 import { Gateway } from '../../src/gateway/gateway.ts'
 import { createVllm } from '../../src/gateway/upstreams/vllm.ts'

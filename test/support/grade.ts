@@ -19,48 +19,48 @@ import { runtimeConfig } from './bubblewrap.ts'
 
 export interface GradeOptions {
   evaluator: Evaluator
-  /** What the agent does, for bash in its workdir; what it leaves behind ends with it, as for a real one. Absent: nothing. */
+  /** Bash script of the agent, run in its workdir; its background processes end with it. Absent: the agent does nothing. */
   agent?: string
-  /** Makes the agent's sandbox ready, and the graders' unless `evalPrepare` says otherwise. */
+  /** Prepares the agent's sandbox, and the graders' sandboxes unless `evalPrepare` is set. */
   prepare?: readonly z.input<typeof PrepareAction>[]
   evalPrepare?: readonly z.input<typeof PrepareAction>[]
-  /** Of all the sandboxes. */
+  /** Settings of all sandboxes. */
   spec?: Partial<SandboxSpec>
-  /** Absent: from how the script ended. */
+  /** Absent: derived from the exit of the script. */
   ending?: AgentEnding
   session?: SessionRecord
   conversation?: readonly ChatMessage[]
-  /** Absent: the conversation, in which every assistant message was sampled. */
+  /** Absent: the conversation, with every assistant message as sampled. */
   transcript?: readonly TranscriptEntry[]
   samples?: number
   task?: Partial<Collection['task']>
   env?: Readonly<Record<string, string>>
   signal?: AbortSignal
-  /** How often what was collected is graded; absent: once. */
+  /** Number of gradings of the collected files; default 1. */
   times?: number
-  /** Between the agent's end and its grading; what it gives takes the place of what is there by then. */
+  /** Called between the agent's end and its grading; a returned evaluation replaces the evaluation. */
   beforeEvaluate?(evaluation: Evaluation): Promise<Evaluation | void> | Evaluation | void
-  /** As soon as a grader's sandbox is ready. */
+  /** Called when a grader's sandbox is ready. */
   onGrader?(sandbox: Sandbox): Promise<void> | void
 }
 
 export interface Graded {
   result: EvalResult
-  /** One for each time it was graded; `result` is the last. */
+  /** One result per grading; `result` is the last. */
   results: readonly EvalResult[]
-  /** What was kept, by name. */
+  /** Stored evidence by name. */
   evidence: Map<string, Buffer>
-  /** How many sandboxes were asked for to grade in. */
+  /** Number of requested grading sandboxes. */
   graders: number
   agentExit: ExecResult | undefined
 }
 
 const EVIDENCE_NAME = /^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$/
 
-/** Runs agents and grades them in real sandboxes, in the order in which a node does. */
+/** Runs agents and grades them in real sandboxes, in the order of a node. */
 export class Grading implements AsyncDisposable {
   readonly runtime: Runtime
-  /** For files of a test; gone afterwards. */
+  /** Temporary folder for files of a test. */
   readonly dir: string
   #count = 0
 
@@ -69,7 +69,7 @@ export class Grading implements AsyncDisposable {
     this.dir = dir
   }
 
-  /** In bubblewrap where it can run, else in `local`, which prints why. */
+  /** Uses bubblewrap if it can run; otherwise prints the reason and uses `local`. */
   static async start(kind?: 'local' | 'bubblewrap'): Promise<Grading> {
     const dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-grade-'))
     const create = (chosen: 'local' | 'bubblewrap') =>
@@ -186,7 +186,7 @@ async function runAgent(sandbox: Sandbox, script: string): Promise<ExecResult> {
   return execution.result
 }
 
-/** As for a node: messages are loaded only for an evaluator that declares that it reads them. */
+/** Like a node, provides messages only to an evaluator that declares that it reads them. */
 function declared<T>({ needs }: Evaluator, messages: T): T {
   if (needs.messages === false) throw new TypeError('needs.messages was not set')
   return messages
@@ -196,7 +196,7 @@ function toEntry(message: ChatMessage): TranscriptEntry {
   return { source: message.role === 'assistant' ? 'sampled' : 'claimed', message }
 }
 
-/** A session without a single call. */
+/** Returns a session without calls. */
 export function emptySession(id = 'session'): SessionRecord {
   return { id, createdAt: 0, origin: {}, turns: [], complete: true, incompleteReasons: [] }
 }

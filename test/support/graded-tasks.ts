@@ -7,7 +7,7 @@ import { shellWord } from '../../src/lib/process/shell-word.ts'
 
 const tasksDir = fileURLToPath(new URL('../tasks', import.meta.url))
 
-/** A small repository with something wrong in it, what puts it right, and tests that tell. */
+/** A small repository with a defect, its solution, and tests. */
 export interface GradedTask {
   name: string
   dir: string
@@ -27,7 +27,7 @@ export interface GradedTask {
 
 export interface Cheat {
   name: string
-  /** For bash, in the repository. */
+  /** Bash script that runs in the repository. */
   script: string
 }
 
@@ -41,10 +41,10 @@ export function loadGradedTasks(): GradedTask[] {
   })
 }
 
-/** What an agent may do instead of the work: for all tasks, for those of a language, and for this one. */
+/** Loads the cheats for all tasks, for tasks of the language, and for this task. */
 export function loadCheats(task: GradedTask): Cheat[] {
   const folders = ['any', task.language, task.name].map((name) => join(tasksDir, 'cheats', name))
-  // It knows all there is to know: what is hidden, what it is called, and which names must be said to have passed.
+  // The cheat knows all facts: the hidden file, its name, and the tests that must pass.
   const facts = `PACKAGE=${task.package}
 HIDDEN=${task.hidden}
 RUNNER=${task.runner}
@@ -59,7 +59,7 @@ export PACKAGE HIDDEN RUNNER TESTS
   )
 }
 
-/** Does the work, in the repository, with nothing but a shell. */
+/** Returns a shell script that applies the solution in the repository. */
 export function goldScript(task: GradedTask): string {
   const dir = mkdtempSync(join(tmpdir(), 'polar-gold-'))
   try {
@@ -76,7 +76,7 @@ export function goldScript(task: GradedTask): string {
   }
 }
 
-/** Makes the repository with its one commit, which has the same id wherever and whenever it is made. */
+/** Creates the repository with one commit, whose id does not depend on machine or time. */
 export function makeRepository(task: GradedTask, target: string): { baseCommit: string } {
   mkdirSync(target, { recursive: true })
   const git = gitIn(target)
@@ -87,7 +87,7 @@ export function makeRepository(task: GradedTask, target: string): { baseCommit: 
   return { baseCommit: git('rev-parse', 'HEAD').trim() }
 }
 
-/** The task as a row of SWE-bench. `repository` is what `makeRepository` made; it is as it was afterwards. */
+/** The task as a row of SWE-bench. `repository` was created by `makeRepository` and is unchanged afterwards. */
 export function toSwebenchRow(task: GradedTask, repository: string, baseCommit: string) {
   const git = gitIn(repository)
   cpSync(join(task.dir, 'hidden'), repository, { recursive: true })
@@ -126,7 +126,7 @@ export function writeHarborTask(task: GradedTask, target: string): void {
   if (task.runner === 'go') write('tests/hidden/go.mod', 'module example.org/hidden\n\ngo 1.19\n')
 }
 
-/** What each runner needs besides its image, what the hidden tests are called beside no repository, and how they run. */
+/** For each runner: its image, an additional build step, the name of the hidden tests, and the command that runs them. */
 const environments = {
   pytest: {
     image: 'docker.io/library/python:3.12-slim-bookworm',

@@ -10,10 +10,10 @@ import { pythonEnvironment } from './python-environment.ts'
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const SYSTEM_PATH = '/usr/local/bin:/usr/bin:/bin'
 
-/** What takes the place of a task's image: programs of this machine, put into a sandbox read-only. */
+/** Replaces a task's image: programs of this machine, mounted read-only in the sandbox. */
 export type Toolchain = Pick<SandboxSpec, 'mounts' | 'env'>
 
-/** Undefined, with why, when this machine has not got them. Made once and kept. */
+/** Returns the toolchain, or undefined with the reason if this machine lacks it. Created once and cached. */
 export function findToolchain(task: GradedTask): { toolchain: Toolchain } | { toolchain: undefined; reason: string } {
   switch (task.runner) {
     case 'pytest':
@@ -29,7 +29,7 @@ export function findToolchain(task: GradedTask): { toolchain: Toolchain } | { to
   }
 }
 
-/** An environment of the Python that sandboxes see, which is not always the first one on the PATH. */
+/** A virtual environment of the Python in sandboxes, which may not be the first Python on the PATH. */
 function pytestToolchain(): ReturnType<typeof findToolchain> {
   const base = '/usr/bin/python3'
   const environment = pythonEnvironment('graded-tasks', 'graded-requirements.txt', [], base)
@@ -50,7 +50,7 @@ function goToolchain(task: GradedTask): ReturnType<typeof findToolchain> {
   return {
     toolchain: {
       mounts: [
-        // At its own place, which is part of what it compiles; sandboxes see /usr anyway.
+        // At its original path, which compiled files contain; sandboxes contain /usr anyway.
         ...(goroot.startsWith('/usr/') ? [] : [{ source: goroot, target: goroot, isReadOnly: true }]),
         { source: cache, target: '/polar/graded/go-cache', isReadOnly: true },
       ],
@@ -58,7 +58,7 @@ function goToolchain(task: GradedTask): ReturnType<typeof findToolchain> {
         PATH: `${goroot}/bin:${SYSTEM_PATH}`,
         GOROOT: goroot,
         GOCACHE: '/polar/graded/go-cache',
-        // It could not be written to a cache that is read-only, and without it Go would not find its own library.
+        // Disables the module index, which Go cannot write to a read-only cache and would need to find its own library.
         GODEBUG: 'goindex=0',
         GOFLAGS: '',
         GOTOOLCHAIN: 'local',
@@ -68,7 +68,7 @@ function goToolchain(task: GradedTask): ReturnType<typeof findToolchain> {
   }
 }
 
-/** Compiles what the standard library is asked for, so that no sandbox has to: half a minute each time. */
+/** Compiles the used parts of the standard library in advance, which would take half a minute in each sandbox. */
 function fillGoCache(task: GradedTask, cache: string): string | undefined {
   const mark = join(cache, 'filled')
   if (existsSync(mark)) return undefined
@@ -76,7 +76,7 @@ function fillGoCache(task: GradedTask, cache: string): string | undefined {
   try {
     cpSync(join(task.dir, 'repo'), dir, { recursive: true })
     cpSync(join(task.dir, 'hidden'), dir, { recursive: true })
-    // As sandboxes have it: what is compiled otherwise is compiled again.
+    // The same settings as in sandboxes; other settings would cause a new compilation.
     const env = { ...process.env, GOCACHE: cache, GOFLAGS: '', GOTOOLCHAIN: 'local', CGO_ENABLED: '0' }
     for (const args of [
       ['vet', './...'],

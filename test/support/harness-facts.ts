@@ -11,38 +11,38 @@ import { CallFilter } from '../../src/trajectory/select-calls.ts'
 import type { HarnessRun } from './harness-run.ts'
 import { CHILD } from './harness-scenarios.ts'
 
-/** What a run shows of how a harness behaves. Nothing in it depends on time, chance or the machine. */
+/** Behaviour of a harness in a run. Does not depend on time, chance or the machine. */
 export interface RunFacts {
   exitCode: number
-  /** What became of the prompt on its way. `padded`: white space around it. */
+  /** How the harness sent the prompt. `padded`: with white space around it. */
   prompt: 'exact' | 'padded' | 'changed'
   calls: number
-  /** Of `calls`, those of a sub-agent. */
+  /** Number of `calls` by a sub-agent. */
   subagentCalls: number
   exactCalls: number
-  /** How the history of each call of the main conversation follows from that of the call before. */
+  /** Relation of each history of the main conversation to the history of the previous call. */
   history: HistoryFacts
-  /** What became of the sampled tool calls, name and arguments, in the history of the next call. */
+  /** State of the sampled tool calls, name and arguments, in the history of the next call. */
   arguments: ArgumentFacts
   /** Images in the last request. */
   images: number
-  /** Calls whose prompt begins with the ids of the call before and of its answer. */
+  /** Number of calls whose prompt begins with the ids of the previous prompt and its answer. */
   prefixKept: number
   trajectory: TrajectoryFacts
 }
 
-/** What the run gives to train on. */
+/** Training data of the run. */
 export interface TrajectoryFacts {
   merged: BuildSummary
-  /** The same run, merged the way NVIDIA Polar does. */
+  /** The same run, merged like in NVIDIA Polar. */
   spliced: BuildSummary
-  /** Calls that splicing drops. */
+  /** Number of calls that splicing drops. */
   lostBySplice: number
 }
 
 export interface HistoryFacts {
   extended: number
-  /** The same request again: the harness did not take the answer. */
+  /** The same request again: the harness did not accept the answer. */
   repeated: number
   edited: number
 }
@@ -50,9 +50,9 @@ export interface HistoryFacts {
 export interface ArgumentFacts {
   /** The harness sent the sampled bytes back. */
   verbatim: number
-  /** It printed them anew, and the gateway put the sampled bytes back. */
+  /** The harness re-printed them, and the gateway restored the sampled bytes. */
   restored: number
-  /** The engine reads something else than was sampled. */
+  /** The engine reads other bytes than were sampled. */
   changed: number
 }
 
@@ -99,7 +99,7 @@ function requestOf(turn: Turn): TurnRequest {
   return request
 }
 
-/** The scenario that the engine played to it. */
+/** Returns the marker of the engine's scenario. */
 function markerOf(request: TurnRequest): string | undefined {
   const texts = request.messages.filter(({ role }) => role === 'user').map(textOf)
   return texts.flatMap((text) => [...text.matchAll(MARKER)]).at(-1)?.groups?.['name']
@@ -122,14 +122,14 @@ function historyFacts(histories: readonly (readonly Message[])[]): HistoryFacts 
   return facts
 }
 
-/** By the gateway's own memory, fed with the same calls. */
+/** Computes the facts with the gateway's own memory of the same calls. */
 function argumentFacts(calls: readonly Call[]): ArgumentFacts {
   const facts = { verbatim: 0, restored: 0, changed: 0 }
   const memory = new AnswerHistory(16 * 1024 * 1024)
   for (const [before, after] of pairs(calls)) {
     const { response } = before.turn
     if (response !== undefined) memory.remember(before.request, response)
-    // A request that repeats the one before holds no answer to it.
+    // A repeated request does not contain the previous answer.
     if (after.request.messages.length <= before.request.messages.length) continue
     const sent = toolCallsOf(after.request)
     const read = toolCallsOf(memory.restore(after.request))

@@ -12,18 +12,18 @@ import { Stack } from './stack.ts'
 
 const BUNDLE = '/polar/harness'
 const WORK = '/workspace'
-const DOOR = 8080
+const SOCKET_PORT = 8080
 
 export interface SandboxedRun {
   result: ExecResult
   stdout: string
   stderr: string
   session: SessionRecord
-  /** Of the scenario's files, as they are in the sandbox. */
+  /** Contents of the scenario's files in the sandbox. */
   files: Record<string, string>
 }
 
-/** Runs a real CLI from its bundle in a sandbox that reaches nothing but its session's door. */
+/** Runs a real CLI from its bundle in a sandbox that can connect only to the socket of its session. */
 export async function runInSandbox(
   harness: Harness,
   scenario: Scenario,
@@ -44,7 +44,7 @@ export async function runInSandbox(
       env: {},
       limits: {},
       network: { kind: 'none' },
-      socket: { port: DOOR, accept: (socket) => stack.gateway.accept(session.id, socket) },
+      socket: { port: SOCKET_PORT, accept: (socket) => stack.gateway.accept(session.id, socket) },
       mounts: [{ source: found.folder, target: BUNDLE, isReadOnly: true }],
       labels: { harness: harness.name },
       leaseUntil: Date.now() + 180_000,

@@ -14,15 +14,15 @@ import type { EngineCall } from './stack.ts'
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
 export interface HarnessRun {
-  /** The folder it worked in. */
+  /** Working folder of the harness. */
   cwd: string
-  /** What it was told. */
+  /** Prompt of the run. */
   prompt: string
-  /** Of the harness, not of polar. */
+  /** Exit code of the harness, not of polar. */
   exitCode: number
-  /** What the harness printed. */
+  /** Standard output of the harness. */
   stdout: string
-  /** What the harness and polar said besides. */
+  /** Standard error of the harness and polar. */
   stderr: string
   session: SessionRecord
   engine: EngineCall[]
@@ -77,7 +77,7 @@ export async function runHarness(
   }
 }
 
-/** Without a terminal, as a program that uses it would see it. */
+/** Runs polar without a terminal. */
 function polar(
   args: readonly string[],
   cwd: string,

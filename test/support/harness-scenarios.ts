@@ -3,18 +3,18 @@ import type { HarnessTools, PlayedCall } from './harness-tools.ts'
 
 type Step = NonNullable<ScriptInput['default']>
 
-/** One run of a harness: what the model says, in words of no harness in particular, and what must come of it. */
+/** One run of a harness: the model's answers, independent of the harness, and the expected results. */
 export interface Scenario {
   name: string
   prompt: string
   steps(tools: HarnessTools, cwd: string): Step[]
-  /** Of a sub-agent, which is picked by a marker of its own; absent when the scenario has none. */
+  /** Steps of a sub-agent, which its own marker selects; absent without a sub-agent. */
   childSteps?(tools: HarnessTools): Step[]
-  /** What must be in the folder afterwards. */
+  /** Expected files in the folder after the run. */
   files: Readonly<Record<string, string>>
-  /** What the harness prints last; empty: nothing but white space. */
+  /** Expected end of the harness's output; empty: only white space. */
   says: string
-  /** Whether the model is one that sees. */
+  /** Whether the model accepts images. */
   images: boolean
 }
 
@@ -25,7 +25,7 @@ export const CHILD = 'child'
 
 const ROUNDS = 12
 
-/** Text that a shell, a template or a command line would take to mean something. */
+/** Text with special meaning in shells, templates and command lines. */
 const TRICKY = String.raw`$(id) "quoted" \ %s {{x}} <b> ünïcode ☃`
 
 export const scenarios: readonly (Scenario & { name: ScenarioName })[] = [
@@ -81,14 +81,14 @@ export const scenarios: readonly (Scenario & { name: ScenarioName })[] = [
         case 'notified':
           return [start, { text: 'I wait for it.' }, final]
         case 'detached': {
-          // Nothing says when the other has had its last answer, so this waits longer than that takes.
+          // No event signals the sub-agent's last answer, so this waits longer than that takes.
           const wait = 'until [ -e child.txt ]; do sleep 0.1; done; sleep 3'
           return [start, { tool_calls: [shell(wait)] }, final]
         }
       }
     },
     childSteps: ({ subagent, shell }) => [
-      // Late, so that the agent's own next call is always the earlier one.
+      // Delayed, so that the agent's own next call is always first.
       { first_token_ms: 3000, tool_calls: [shell('echo child > child.txt; cat child.txt')] },
       subagent?.finish === undefined
         ? { text: 'CHILD: child.txt is there.' }
@@ -142,18 +142,18 @@ export const scenarios: readonly (Scenario & { name: ScenarioName })[] = [
   },
 ]
 
-/** White space where no harness would print it, to see whether the sampled bytes come back. */
+/** Adds white space where no harness prints it, to test whether the sampled bytes are sent back. */
 function oddlyPrinted({ name, arguments: args }: PlayedCall): { name: string; arguments: string } {
   return { name, arguments: JSON.stringify(args).replaceAll('":"', '":  "') }
 }
 
-/** Cut off inside a string, so that it is no JSON. */
+/** Truncates the arguments inside a string, so that they are not JSON. */
 function broken({ name, arguments: args }: PlayedCall): { name: string; arguments: string } {
   const text = JSON.stringify(args)
   return { name, arguments: text.slice(0, text.indexOf('unterminated') + 'unterminated'.length) }
 }
 
-/** The script of one run. The context is large, so that nothing is compacted. */
+/** Returns the script of one run. The context is large, so that nothing is compacted. */
 export function toScript(scenario: Scenario, tools: HarnessTools, cwd: string): ScriptInput {
   return {
     model: { context_tokens: 200_000, images: scenario.images },
@@ -161,7 +161,7 @@ export function toScript(scenario: Scenario, tools: HarnessTools, cwd: string): 
       [scenario.name]: scenario.steps(tools, cwd),
       ...(scenario.childSteps === undefined ? {} : { [CHILD]: scenario.childSteps(tools) }),
     },
-    // Whoever asks without a marker is no part of the scenario; the count of calls tells.
+    // A request without a marker is not part of the scenario; the number of calls shows it.
     default: { text: 'Aside.' },
   }
 }

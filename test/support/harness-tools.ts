@@ -1,39 +1,39 @@
 type Json = string | boolean | { [name: string]: Json }
 
-/** A tool call as a script plays it. */
+/** A tool call of a script. */
 export interface PlayedCall {
   name: string
   arguments: Record<string, Json>
 }
 
-/** What every coding agent can do, in the words of one of them. Paths are relative to `cwd`. */
+/** Common tools of coding agents, as the tool calls of one harness. Paths are relative to `cwd`. */
 export interface HarnessTools {
   shell(command: string): PlayedCall
   write(path: string, content: string, cwd: string): PlayedCall
   read(path: string, cwd: string): PlayedCall
   image(path: string, cwd: string): PlayedCall
-  /** What it calls a tool of an MCP server; absent: it knows none. */
+  /** Returns the name of an MCP server's tool; absent if the harness does not support MCP. */
   mcpTool?(server: string, tool: string): string
-  /** Absent: it has no sub-agents. */
+  /** Absent if the harness has no sub-agents. */
   subagent?: {
     start(prompt: string): PlayedCall
-    /** How a sub-agent ends; absent: with a text. */
+    /** Last tool call of a sub-agent; absent: it ends with a text. */
     finish?(text: string): PlayedCall
     /**
-     * `foreground`: the result of the call is the sub-agent's. `notified`: the call returns at once, and when the
-     * sub-agent has ended the agent is called again. `detached`: the agent has to see for itself.
+     * `foreground`: the result of the call is the sub-agent's. `notified`: the call returns immediately, and
+     * the end of the sub-agent triggers another call of the agent. `detached`: the agent must check for itself.
      */
     style: 'foreground' | 'notified' | 'detached'
   }
 }
 
-/** The engine is told of a tool in a namespace by both names. */
+/** Requests name a tool in a namespace by namespace and tool. */
 const CODEX_SPAWN = 'multi_agent_v1__spawn_agent'
 
 export const harnessTools: Readonly<Record<string, HarnessTools>> = {
   codex: {
     shell: (cmd) => ({ name: 'exec_command', arguments: { cmd } }),
-    // For a model it does not know it has tools neither to write nor to read.
+    // For an unknown model, Codex has no tools to write or read.
     write: (path, content) => codexShell(`printf '%s' '${content}' > ${path}`),
     read: (path) => codexShell(`cat ${path}`),
     image: (path, cwd) => ({ name: 'view_image', arguments: { path: `${cwd}/${path}` } }),
@@ -109,12 +109,12 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     }),
     read: (path, cwd) => ({ name: 'file_editor', arguments: { command: 'view', path: `${cwd}/${path}` } }),
     image: (path, cwd) => ({ name: 'file_editor', arguments: { command: 'view', path: `${cwd}/${path}` } }),
-    // With one server alone it leaves out the server's name.
+    // With a single server, the server's name is omitted.
     mcpTool: (server, tool) => `${server}_${tool}`,
   },
 }
 
-/** Of a harness that has none, or whose tools nobody wrote down. */
+/** For a harness without tools, or whose tools are not listed here. */
 export const noTools: HarnessTools = { shell: refuse, write: refuse, read: refuse, image: refuse }
 
 function refuse(): never {

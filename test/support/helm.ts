@@ -7,7 +7,7 @@ import { promisify } from 'node:util'
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const VERSION = 'v3.19.0'
 
-/** Helm itself, compiled once and kept, or why there is none. No registry that we use has it as a program. */
+/** Returns Helm, compiled once and cached, or the reason why there is none. No registry that we use has a binary. */
 export async function findHelm(): Promise<{ helm: string } | { helm: undefined; reason: string }> {
   const place = join(root, '.polar', `helm-${VERSION}`)
   const helm = join(place, 'helm')

@@ -33,7 +33,7 @@ export const anyHostileText: fc.Arbitrary<string> = fc.oneof(
   fc.string({ unit: anyCodePoint }),
 )
 
-/** Code points that a terminal might act on, from the tables of Unicode, besides the end of a line. */
+/** Code points that a terminal may interpret, from the tables of Unicode, except the newline. */
 const ACTIVE: readonly (readonly [from: number, to: number])[] = [
   [0x00, 0x09],
   [0x0b, 0x1f],
@@ -47,7 +47,7 @@ const ACTIVE: readonly (readonly [from: number, to: number])[] = [
   [0xe0000, 0xe007f],
 ]
 
-/** The first character that a terminal might act on, by its number; undefined when there is none. */
+/** Returns the code point of the first character that a terminal may interpret; undefined if there is none. */
 export function activeIn(text: string): string | undefined {
   for (const character of text) {
     const point = character.codePointAt(0)!

@@ -22,7 +22,7 @@ const TOOL = {
   },
 }
 
-/** Undefined for what needs no answer. */
+/** Undefined for messages that need no answer. */
 function answer({ id, method, params }: Message): unknown {
   if (id === undefined) return undefined
   const results: Record<string, unknown> = {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import type { Choice, Turn } from '../../src/model/turn.ts'
 
 /**
- * What the messages of a sample must be, from the recorded Chat Completions requests alone: the messages that the harness
+ * Computes the expected messages of a sample from the recorded Chat Completions requests alone: the messages that the harness
  * sent in the last call of the sample, then the answer of that call. Calls no code that builds or exports samples.
  */
 
@@ -14,17 +14,17 @@ export interface WireMessage {
   tool_call_id?: string
 }
 
-/** One call of a sample as it was recorded, and whether the sample says that it is trained. */
+/** One recorded call of a sample, and whether the sample marks it as trained. */
 export interface RowCall {
   turn: Turn
   choice: Choice
   isTrained: boolean
 }
 
-/** One message that a sample must hold. */
+/** One expected message of a sample. */
 export interface ExpectedMessage {
   message: WireMessage
-  /** The calls whose answer it is. Empty for everything that the policy did not say in this sample. */
+  /** The calls whose answer it is. Empty for messages that the policy did not sample in this sample. */
   calls: readonly RowCall[]
 }
 
@@ -37,7 +37,7 @@ export function requestOf({ turn }: Pick<RowCall, 'turn'>): RecordedRequest {
   return JSON.parse(turn.request) as RecordedRequest
 }
 
-/** For samples whose tokens are the prompt that the engine read in the last call: one message for each that was sent. */
+/** For samples whose tokens are the prompt of the last call: one message for each sent message. */
 export function expectedMessages(calls: readonly RowCall[]): ExpectedMessage[] {
   return eachSent(calls, (message, own, isWhole) => {
     const [only] = own
@@ -47,8 +47,8 @@ export function expectedMessages(calls: readonly RowCall[]): ExpectedMessage[] {
 }
 
 /**
- * For samples that may hold an answer which the harness did not go on from (splice): the answer stands before the message
- * that the harness sent instead of it, unless both call the same tools. Then the answer takes its place.
+ * For samples that may contain an answer that the harness did not continue (splice): the answer precedes the message that
+ * the harness sent instead. If both call the same tools, the answer replaces the message.
  */
 export function expectedSplicedMessages(calls: readonly RowCall[]): ExpectedMessage[] {
   return eachSent(calls, (message, own, isWhole) => {
@@ -60,7 +60,7 @@ export function expectedSplicedMessages(calls: readonly RowCall[]): ExpectedMess
   })
 }
 
-/** `isWhole`: the message stands where the answer of its only call belongs. */
+/** `isWhole`: the message is at the position of its only call's answer. */
 function eachSent(
   calls: readonly RowCall[],
   toExpected: (message: WireMessage, own: readonly RowCall[], isWhole: boolean) => ExpectedMessage[],
@@ -82,7 +82,7 @@ function eachSent(
   ]
 }
 
-/** Every answer stands behind the messages of its request; an assistant message that was resumed stands there only once. */
+/** Every answer follows the messages of its request; a resumed assistant message occurs only once. */
 function placeOf(call: RowCall, sent: readonly WireMessage[]): number {
   const { messages } = requestOf(call)
   const behind = messages.length
@@ -92,7 +92,7 @@ function placeOf(call: RowCall, sent: readonly WireMessage[]): number {
   return behind - 1
 }
 
-/** Harnesses trim texts, print arguments anew and leave out reasoning; all else that differs is something else said. */
+/** Harnesses trim texts, re-print arguments and omit reasoning; any other difference is another message. */
 function saysTheSame(echo: WireMessage, answer: WireMessage): boolean {
   const { reasoning_content: thought } = echo
   return (
@@ -111,7 +111,7 @@ function toolNames({ tool_calls: calls = [] }: WireMessage): string[] {
   return calls.map((call) => call.function.name)
 }
 
-/** As it was sampled; with the ids that the harness uses for its tool calls. */
+/** The sampled message, with the harness's ids of tool calls. */
 function answerOf({ choice: { message } }: RowCall, echo?: WireMessage): WireMessage {
   const text = message.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
   const ids = echo?.tool_calls?.length === message.toolCalls.length ? echo.tool_calls.map(({ id }) => id) : []
@@ -131,7 +131,7 @@ function answerOf({ choice: { message } }: RowCall, echo?: WireMessage): WireMes
   }
 }
 
-/** Engines refuse a history with arguments that are no JSON, so the gateway sends these as one JSON string. */
+/** Engines reject a history with arguments that are not JSON, so the gateway sends them as one JSON string. */
 function withReadableArguments(message: WireMessage): WireMessage {
   if (message.tool_calls === undefined) return message
   const calls = message.tool_calls.map((call) => {
@@ -150,7 +150,7 @@ export function isJson(text: string): boolean {
   }
 }
 
-/** Throws unless every tool result stands behind the assistant message that asked for it. */
+/** Throws unless every tool result follows the assistant message that called the tool. */
 export function assertCallsBeforeResults(messages: readonly WireMessage[], where: string): void {
   const asked = new Set<string>()
   for (const [at, { role, tool_calls: calls = [], tool_call_id: id }] of messages.entries()) {

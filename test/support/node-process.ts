@@ -1,4 +1,4 @@
-// A node that ends without a word at the moment it is told: node-process.ts DIR STATE DELAY_MS ORDER MODULE
+// A node that kills itself at the given moment: node-process.ts DIR STATE DELAY_MS ORDER MODULE
 import { setTimeout as sleep } from 'node:timers/promises'
 import { SessionOrder } from '../../src/model/session-order.ts'
 import { ANSWER_SCRIPT } from './answer-script.ts'

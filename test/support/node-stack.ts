@@ -18,17 +18,17 @@ export interface NodeStackOptions extends Partial<
     'widths' | 'budgets' | 'runtime' | 'runtimeSettings' | 'modules' | 'artifacts' | 'nodeId' | 'member' | 'env'
   >
 > {
-  /** A file for the tiny engine to play; absent: its model answers. */
+  /** Script file of the tiny engine; absent: its model answers. */
   script?: string
   upstream?: string
-  /** Where it keeps all it has, if not in a temporary folder. */
+  /** Data folder; default: a temporary folder. */
   dir?: string
   onEvent?: (event: SessionEvent) => void
 }
 
 const ids = randomIds(Date.now)
 
-/** A whole node with a tiny engine and a gateway, all real, in this process. */
+/** A real node with a tiny engine and a gateway in this process. */
 export class NodeStack implements AsyncDisposable {
   readonly #owned: AsyncDisposableStack
   readonly engine: OpenEngine
@@ -84,7 +84,7 @@ export class NodeStack implements AsyncDisposable {
   }
 }
 
-/** A task whose agent is a script of the test's, unless it says otherwise. */
+/** Returns a task with defaults. */
 export function taskOf(task: Record<string, unknown>): TaskRequest {
   return TaskRequest.parse({ task_id: 'task', instruction: 'Do it.', builder: { strategy: 'prefix_merging' }, ...task })
 }

@@ -3,20 +3,20 @@ import type { AddressInfo } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 /**
- * A trainer's client as somebody would write it who knows NVIDIA Polar and nothing of us: plain requests, its paths, its
- * words. It imports nothing of ours, and must not.
+ * A trainer's client written against NVIDIA Polar only: plain requests with its paths and field names. It must not import
+ * our code.
  */
 export interface NvidiaClient {
   get(path: string): Promise<Answer>
   post(path: string, body: unknown): Promise<Answer>
   delete(path: string): Promise<Answer>
-  /** Submits, and polls until it is over as NVIDIA's command does. */
+  /** Submits a task and polls until it has ended, like NVIDIA's command. */
   submitAndPoll(task: object): Promise<Json>
-  /** Server-sent events as they come, parsed; `raw` frames beside them. */
+  /** Parsed server-sent events, and their `raw` frames. */
   events(signal: AbortSignal): AsyncGenerator<NvidiaEvent>
 }
 
-// oxlint-disable-next-line typescript/no-explicit-any -- what comes over the wire is looked at by the tests, field by field.
+// oxlint-disable-next-line typescript/no-explicit-any -- the tests check answers field by field.
 export type Json = any
 
 export interface Answer {
@@ -74,7 +74,7 @@ export interface CallbackListener extends AsyncDisposable {
   received: { body: Json; headers: IncomingHttpHeaders }[]
 }
 
-/** What the Slime bridge listens with. */
+/** The callback endpoint of the Slime bridge. */
 export async function listenForCallbacks(): Promise<CallbackListener> {
   const received: CallbackListener['received'] = []
   const server = createServer((request, response) => {

@@ -1,9 +1,9 @@
 import * as z from 'zod'
 
 /**
- * The models with which NVIDIA Polar's trainer reads tasks, as strict as theirs: `timing` takes no other key, numbers are
- * never null, words are those of their enumerations, and extra fields are allowed only where theirs ignore them. Written
- * from facts; nothing of ours is imported.
+ * The models with which NVIDIA Polar's trainer parses tasks, equally strict: `timing` accepts no other key, numbers are
+ * never null, strings are values of their enumerations, and extra fields are allowed only where theirs ignore them. They
+ * are written from observed behaviour and import none of our code.
  */
 const BASE_TIMING = {
   register_to_init_queue_ms: z.number().optional(),
@@ -73,7 +73,7 @@ export const nvidiaModels = { base: modelsOf(BASE_TIMING), later: modelsOf(LATER
 export type NvidiaTaskResult = z.infer<(typeof nvidiaModels)['later']['TaskResult']>
 export type NvidiaSessionResult = NvidiaTaskResult['results'][number]
 
-/** What the later trainer makes of each trace of a session; a session without traces is a placeholder. */
+/** The newer trainer's sample of each trace of a session; a session without traces is a placeholder. */
 export function sampleStatuses({ status, error, trajectory }: NvidiaSessionResult): string[] {
   const agent = trajectory.metadata['agent_result'] as Record<string, unknown> | undefined
   const evaluation = trajectory.metadata['evaluation'] as Record<string, unknown> | undefined

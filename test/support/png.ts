@@ -6,7 +6,7 @@ export function tinyPng(): Buffer {
   const header = Buffer.alloc(13)
   header.writeUInt32BE(side, 0)
   header.writeUInt32BE(side, 4)
-  // Eight bits a channel, red, green and blue.
+  // Eight bits per channel; red, green and blue.
   header.set([8, 2, 0, 0, 0], 8)
   const row = Buffer.concat([Buffer.of(0), ...Array.from({ length: side }, () => Buffer.of(200, 30, 30))])
   const pixels = deflateSync(Buffer.concat(Array.from({ length: side }, () => row)))

@@ -13,7 +13,7 @@ export interface Podman extends AsyncDisposable {
   image: string
 }
 
-/** Below the hard limits of any machine; the missing one of the two would be set to more than some allow. */
+/** Ulimits below the hard limits of any machine; podman's defaults exceed the hard limits of some machines. */
 const CONFIG = `
 [containers]
 default_ulimits = ["nofile=16384:16384", "nproc=32768:32768"]
@@ -25,13 +25,13 @@ exit_command_delay = 1
 `
 const IMAGE = 'localhost/polar-test:latest'
 
-/** Numbers that nobody has here, for the users inside its containers. */
+/** User ids without a user on this machine, for the users in containers. */
 const SUBORDINATE = '100000000:65536'
 
 /**
- * Podman's service as somebody who is not root. He is in no file of this machine: what says who he is, and which numbers
- * he may give to others, is put over those files in a mount namespace. Ends when its input does, with all its helpers,
- * and removes what only root can remove: files that belong to those numbers.
+ * Podman's service as a user without root. The machine has no such user: a mount namespace replaces the files that define
+ * the user and its subordinate ids. Ends with all helpers when its input ends, and removes files of the subordinate ids,
+ * which only root can remove.
  */
 const ROOTLESS = `set -eu
 mkdir -p "$DIR/run" "$DIR/home"
@@ -50,8 +50,8 @@ rm -rf "$DIR"
 `
 
 /**
- * Podman's service with folders of its own, out of the way of any other, and an image; or why there is none. With a user
- * it is his and can do what he can; to be started by root all the same.
+ * Starts Podman's service with separate folders and an image, or returns the reason why it cannot. With `userId` the service
+ * runs as that user; only root can start it in either case.
  */
 export async function startPodman({ userId }: { userId?: number } = {}): Promise<Podman | string> {
   if (process.getuid?.() !== 0) return 'only root can start the podman service of these tests: run npm test as root'
@@ -71,7 +71,7 @@ export async function startPodman({ userId }: { userId?: number } = {}): Promise
   const options = [...folders, '--storage-driver', 'overlay', '--runtime', 'runc']
   const command = ['podman', ...options, 'system', 'service', '--time=0', `unix://${socket}`]
   const env = { PATH: process.env['PATH'], HOME: dir, CONTAINERS_CONF: config }
-  // Its helpers leave a mark where they are when a container runs out of memory.
+  // When a container runs out of memory, its helpers create a file in their current folder.
   const [service, said] =
     userId === undefined
       ? start(command, { env, cwd: dir })
@@ -107,7 +107,7 @@ export async function startPodman({ userId }: { userId?: number } = {}): Promise
       }
       if (userId !== undefined) return
       spawnSync('podman', [...options, 'system', 'reset', '--force'], { stdio: 'ignore', env })
-      // Helpers of the last commands still clean up after them for a while.
+      // Helpers of the last commands still remove files for a while.
       rmSync(dir, { recursive: true, force: true, maxRetries: 20, retryDelay: 250 })
     },
   }

@@ -8,25 +8,25 @@ import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 
 export interface Postgres extends AsyncDisposable {
-  /** Of a new, empty database. */
+  /** Creates an empty database and returns its URL. */
   createDatabase(name: string): Promise<string>
-  /** Ends it without a word, as a loss of power would, and starts it again. */
+  /** Kills the server as a power loss would, and starts it again. */
   crash(options?: { signal?: 'SIGQUIT' | 'SIGKILL'; downMs?: number }): Promise<void>
 }
 
 const PROGRAMS = '/usr/lib/postgresql'
 const USER = 'polar'
-/** PostgreSQL refuses to run as root. Every Debian has this user. */
+/** PostgreSQL does not run as root. Every Debian has this user. */
 const SYSTEM_USER = { user: 'nobody', group: 'nogroup' }
 
-/** Why it cannot be started here; undefined when it can. */
+/** Returns the reason why PostgreSQL cannot be started here; undefined if it can. */
 export function whyNoPostgres(): string | undefined {
   return findPrograms() === undefined
     ? `PostgreSQL is not installed below ${PROGRAMS}: apt-get install postgresql`
     : undefined
 }
 
-/** A cluster of our own in a new folder, behind a socket in that folder, gone with all its data when disposed. */
+/** Starts a separate cluster in a new folder with a socket in that folder. Disposal deletes its data. */
 export async function startPostgres({ fsync = false }: { fsync?: boolean } = {}): Promise<Postgres> {
   const programs = findPrograms()
   if (programs === undefined) throw new Error(whyNoPostgres())
@@ -63,7 +63,7 @@ function findPrograms(): string | undefined {
   return existsSync(join(programs, 'initdb')) ? programs : undefined
 }
 
-/** It ends with us, however we end. */
+/** The process receives SIGKILL when this process ends. */
 function asUser(program: string): [string, ...string[]] {
   const user =
     process.getuid?.() === 0 ? [`--reuid=${SYSTEM_USER.user}`, `--regid=${SYSTEM_USER.group}`, '--clear-groups'] : []
@@ -89,7 +89,7 @@ async function startServer(programs: string, dir: string, data: string, fsync: b
   throw new Error(`PostgreSQL did not start:\n${lines.join('\n')}`)
 }
 
-/** Its processes notice one after the other that the first is gone; until the last has, none can be started. */
+/** Retries, because the server cannot start until all processes of the previous server have ended. */
 async function startAgain(start: () => Promise<ChildProcess>): Promise<ChildProcess> {
   for (let tries = 1; ; tries += 1) {
     try {

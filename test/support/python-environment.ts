@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
-/** Called with the base interpreter as $0, the folder, the requirements, and options of pip. */
+/** Arguments: the base interpreter as $0, the folder, the requirements, and options of pip. */
 const INSTALL = `
 environment=$1 requirements=$2
 shift 2
@@ -17,18 +17,18 @@ touch "$environment/installed"
 `
 
 export interface PythonEnvironment {
-  /** Its interpreter. */
+  /** Path of the interpreter. */
   python: string
-  /** Makes it if it is not there. Undefined, or why it cannot be made. */
+  /** Creates the environment if it is missing. Returns the reason if it cannot be created. */
   install(): string | undefined
 }
 
-/** A Python with the packages of a file in test/support. Kept between runs, and made anew when the versions change. */
+/** A Python with the packages of a file in test/support. Cached between runs, and recreated when the versions change. */
 export function pythonEnvironment(
   name: string,
   requirementsFile: string,
   pipOptions: readonly string[] = [],
-  /** The interpreter it is made of. */
+  /** The base interpreter. */
   base = 'python3',
 ): PythonEnvironment {
   const requirements = join(root, 'test/support', requirementsFile)
@@ -40,7 +40,7 @@ export function pythonEnvironment(
     python,
     install() {
       if (existsSync(join(environment, 'installed'))) return undefined
-      // Two test files may want the same environment at the same time.
+      // Two test files may create the same environment concurrently.
       mkdirSync(dirname(environment), { recursive: true })
       const run = spawnSync(
         'flock',

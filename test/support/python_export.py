@@ -1,4 +1,4 @@
-"""Reads an export as its consumers do, and prints what it found as JSON."""
+"""Reads an export like its consumers, and prints the result as JSON."""
 
 import json
 import sys

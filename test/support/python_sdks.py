@@ -1,4 +1,4 @@
-"""One conversation with tools by each vendor's Python SDK, streamed and whole; prints what the SDK understood as JSON."""
+"""One conversation with tools by each vendor's Python SDK, streamed and whole; prints the parsed answers as JSON."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 import { zstdDecompressSync } from 'node:zlib'
 import { parquetReadObjects } from 'hyparquet'
 
-/** All rows of a Parquet file, by another implementation than the one that wrote it. What is not there is null. */
+/** Reads all rows of a Parquet file with another implementation than the writer's. Missing values are null. */
 export async function readParquet(file: Uint8Array): Promise<Record<string, unknown>[]> {
   const copy = new Uint8Array(file)
   const compressors = { ZSTD: (input: Uint8Array) => new Uint8Array(zstdDecompressSync(input)) }

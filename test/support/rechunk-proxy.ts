@@ -5,8 +5,8 @@ export interface RechunkProxy extends AsyncDisposable {
 }
 
 /**
- * A TCP proxy that hands on the same bytes in other pieces: `nextSize` says how long each is, and every piece is sent on
- * its own turn of the event loop, so that the reader really sees it apart.
+ * A TCP proxy that forwards the same bytes in other pieces: `nextSize` returns the length of each piece, and every piece is
+ * sent in a separate iteration of the event loop, so that the reader receives it separately.
  */
 export async function startRechunkProxy(
   targetUrl: string,

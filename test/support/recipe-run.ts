@@ -10,7 +10,7 @@ import { recordSet } from './recorded-set.ts'
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const main = join(root, 'src/cli/main.ts')
 
-/** What a reader found in a sample. */
+/** Data of a sample as read by a recipe. */
 export interface RecipeRow {
   ids: number[]
   /** Positions of the trained tokens, and their log probabilities. */
@@ -21,7 +21,7 @@ export interface RecipeRow {
   [more: string]: unknown
 }
 
-/** A folder with recorded sessions and their rewards, in which the recipes of docs/export.md run as they stand. */
+/** A folder with recorded sessions and their rewards, in which the recipes of docs/export.md run unchanged. */
 export class RecipeFolder implements AsyncDisposable {
   readonly #path: string
   /** The samples of the recorded sessions, as `--format jsonl` writes them. */

@@ -4,12 +4,12 @@ import { Cluster, ClusterError } from '../../src/node/sandbox/runtimes/kubernete
 import { readMessages } from '../../src/node/sandbox/runtimes/kubernetes/frames.ts'
 import { toPod, toPolicy } from '../../src/node/sandbox/runtimes/kubernetes/manifest.ts'
 
-/** By what was asked. A status of 200 stands for any success; 101 for an exec, whose channels are the body then. */
+/** Answers by request. Status 200 means any success; 101 an exec, with its channels as the body. */
 export type KubernetesAnswers = Record<string, { status: number; body: unknown }>
 
 type Method = 'GET' | 'POST' | 'PATCH' | 'DELETE'
 
-/** What a Kubernetes answers to the calls we make. Makes one pod and one policy, and removes them. */
+/** Records the answers of a Kubernetes cluster to our calls. Creates one pod and one policy, and removes them. */
 export async function recordKubernetes(kubeconfig: string, image: string): Promise<KubernetesAnswers> {
   const access = await loadAccess({ kubeconfig })
   const { namespace } = access
@@ -53,7 +53,7 @@ export async function recordKubernetes(kubeconfig: string, image: string): Promi
     }
   }
 
-  /** What came over each channel of an exec; or why there was none. */
+  /** Records the output of each channel of an exec, or its error. */
   async function recordExec(title: string, pod: string, command: readonly string[], container = 'sandbox') {
     const query = [
       ...command.map((word) => ['command', word] as const),
@@ -105,7 +105,7 @@ export async function recordKubernetes(kubeconfig: string, image: string): Promi
   return answers
 }
 
-/** Less what the server notes for itself. */
+/** Removes the server's internal fields. */
 function trim(body: unknown): unknown {
   return JSON.parse(JSON.stringify(body, (key, value) => (key === 'managedFields' ? undefined : (value as unknown))))
 }

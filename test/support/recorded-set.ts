@@ -3,18 +3,18 @@ import { createCallLogStore } from '../../src/store/call-log/store.ts'
 import type { TurnResponse } from '../../src/model/turn.ts'
 
 export interface RecordedSet {
-  /** Where the call logs go. */
+  /** Folder of the call logs. */
   dir: string
   sessions: number
   turns: number
-  /** Ids a tool's answer and a model's answer add to the conversation. */
+  /** Number of ids that a tool result and a model's answer add to the conversation. */
   addedIds: number
   sampledIds: number
-  /** Begins the names and what is in them; two sets of one seed are the same. */
+  /** Prefix of names and contents; two sets with the same seed are identical. */
   seed?: number
 }
 
-/** Made-up agent sessions, as the gateway would have logged them: every request repeats the conversation so far. */
+/** Writes synthetic agent sessions in the gateway's log format: every request repeats the conversation so far. */
 export async function recordSet(set: RecordedSet): Promise<string[]> {
   await using store = createCallLogStore({ dir: set.dir, now: () => 0 })
   const ids: string[] = []
@@ -102,14 +102,14 @@ function toResponse(
   }
 }
 
-/** About four characters a token. */
+/** About four characters per token. */
 function words(random: () => number, tokens: number): string {
   const parts: string[] = []
   for (let i = 0; i < tokens; i += 1) parts.push((random() % 46_656).toString(36))
   return parts.join(' ')
 }
 
-/** Numbers below 2^31 that follow from a seed. */
+/** Returns pseudo-random numbers below 2^31 of a seed. */
 function randomFrom(seed: number): () => number {
   let state = (seed + 1) >>> 0
   return () => {

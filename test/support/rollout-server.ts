@@ -17,16 +17,16 @@ import { copyDatabase } from './database-template.ts'
 export interface TestServer extends AsyncDisposable {
   server: RolloutServer
   client: Client
-  /** One that does not try again. */
+  /** Client without retries. */
   strict: Client
-  /** With another token, or none. */
+  /** Returns a client with another token, or none. */
   as(options: Partial<ClientOptions>): Client
-  /** What was logged at `warn` and above. */
+  /** Log records of level `warn` and above. */
   problems: { level: number; msg: string; err?: { message: string } }[]
   dir: string
 }
 
-/** A whole server on a free port with a new database, or one that is given. Every answer is held against its schema. */
+/** Starts a server on a free port with a new or given database. Every answer is validated by its schema. */
 export async function startTestServer(options: Partial<ServerOptions> = {}): Promise<TestServer> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-server-'))
   if (options.database === undefined) await copyDatabase(join(dir, 'database'))
@@ -60,7 +60,7 @@ export async function startTestServer(options: Partial<ServerOptions> = {}): Pro
   }
 }
 
-/** A task that nobody really runs. */
+/** Returns a task that no test runs in a sandbox. */
 export function makeTask(id: string, samples = 1) {
   const agent = { harness: 'shell', custom_shell: { command: 'true' } }
   return { task_id: id, instruction: 'Do it.', num_samples: samples, agent }
@@ -73,7 +73,7 @@ export const registration = {
   max_postrun_workers: 4,
 }
 
-/** A node that runs nothing, but says all that a node says. */
+/** A node that runs nothing, but sends all requests of a node. */
 export class TestNode {
   readonly client: Client
   readonly id: string
@@ -91,7 +91,7 @@ export class TestNode {
     return node
   }
 
-  /** As a process that begins: in the place of whoever was there. */
+  /** Joins as a new process, which replaces the previous process of the node. */
   async join(labels: string[] = [], bootId = 'boot', holding: { session_id: string; attempt: number }[] = []) {
     const body = { ...registration, labels, version: '0.0.0', boot_id: bootId, holding }
     const answer = await this.client.joinNode({ params: this.params, body })
@@ -107,7 +107,7 @@ export class TestNode {
     return orders.map(({ order }) => order)
   }
 
-  /** Sends the result and says that the session is over. */
+  /** Uploads the result and completes the session. */
   async complete(
     order: SessionOrder,
     more: Partial<SessionOutcome> & { result?: Partial<SessionResult>; text?: string } = {},
@@ -118,7 +118,7 @@ export class TestNode {
     return this.client.completeSession({ params: this.params, body: { outcome, result_upload_id: upload } })
   }
 
-  /** The same in one call. */
+  /** Completes the session with an inline result. */
   async completeInline(order: SessionOrder, more: Partial<SessionOutcome> & { result?: Partial<SessionResult> } = {}) {
     const { result: moreOfResult, ...moreOfOutcome } = more
     const outcome = makeOutcome(order, this.id, moreOfOutcome)
@@ -134,7 +134,7 @@ export class TestNode {
     return (await uploadFile(this.client, source)).upload_id
   }
 
-  /** Takes and completes until there is nothing more; how many that were. */
+  /** Leases and completes sessions until none is left. Returns their number. */
   async drain(): Promise<number> {
     for (let done = 0; ;) {
       const orders = await this.lease(16)

@@ -7,13 +7,13 @@ import {
   type WireMessage,
 } from './message-oracle.ts'
 
-/** A row of an export as it was read from the file. */
+/** A row of an export, as read from the file. */
 export type Row = Readonly<Record<string, unknown>>
 
 export const TEXT_FORMATS = ['jsonl', 'trl', 'parquet', 'slime', 'verl', 'openai_sft', 'sharegpt', 'nemo_gym'] as const
 export type TextFormat = (typeof TEXT_FORMATS)[number]
 
-/** Throws unless the row holds the expected messages, all of them in order, and marks those that are trained. */
+/** Throws unless the row contains exactly the expected messages in order, and marks the trained messages. */
 export function assertRowMessages(format: TextFormat, row: Row, expected: readonly ExpectedMessage[]): void {
   switch (format) {
     case 'jsonl':
@@ -42,7 +42,7 @@ export function assertRowMessages(format: TextFormat, row: Row, expected: readon
   }
 }
 
-/** The sample that a row is of; undefined for formats that have no field for it. */
+/** Returns the sample of a row; undefined for formats without a field for it. */
 export function sampleIdOf(format: TextFormat, row: Row): string | undefined {
   const inside: Partial<Record<TextFormat, string>> = {
     jsonl: 'metadata',
@@ -55,7 +55,7 @@ export function sampleIdOf(format: TextFormat, row: Row): string | undefined {
   return owner['sample_id'] as string | undefined
 }
 
-// --- Chat Completions' form -------------------------------------------------------------------------------------------
+// --- Chat Completions format ------------------------------------------------------------------------------------------
 
 interface RowCallField {
   trained: boolean
@@ -113,7 +113,7 @@ interface ShareGptEntry {
   weight?: number
 }
 
-/** Whether LLaMA-Factory would refuse the conversation: it begins with an answer, or has two answers in a row. */
+/** Whether LLaMA-Factory would reject the conversation: it begins with an answer, or has two answers in a row. */
 export function isRefusedByShareGpt(expected: readonly ExpectedMessage[]): boolean {
   const spoken = expected.slice(leadingSystem(expected))
   return spoken.some(({ message }, at) => {
@@ -157,7 +157,7 @@ function assertShareGptRow(
       told = undefined
       continue
     }
-    // Neighbours that are told to the model share one entry.
+    // Adjacent messages to the model share one entry.
     told ??= left.shift() ?? assert.fail('what the model was told is missing')
     if (message.role === 'tool') assert.equal(told.from, 'observation')
     assertHolds(told.value, [textOf(message)])
@@ -201,7 +201,7 @@ function assertNemoGymRow(row: Row, expected: readonly ExpectedMessage[]): void 
   )
 }
 
-/** Empty texts of an assistant are left out: a message of only tool calls has no text item. */
+/** Empty texts of an assistant are omitted: a message of only tool calls has no text item. */
 function gist({ type, role, content, call_id: id, output }: GymItem): unknown[] {
   if (type === 'function_call') return [['call', id]]
   if (type === 'function_call_output') return [['result', id, output]]

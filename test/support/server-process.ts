@@ -1,4 +1,4 @@
-/** A rollout server as a process of its own, until it is killed. Its settings come as one JSON argument. */
+/** A rollout server in a separate process. Runs until it is killed; its settings are one JSON argument. */
 import pino from 'pino'
 import { systemClock } from '../../src/lib/async/clock.ts'
 import { randomIds } from '../../src/lib/random-ids.ts'

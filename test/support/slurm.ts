@@ -7,24 +7,24 @@ import { hostname, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 
-/** A real Slurm: one controller and some machines that are all this one. */
+/** A real Slurm: one controller and several machines, all on this machine. */
 export interface Slurm extends AsyncDisposable {
   dir: string
-  /** What its programs, and whoever calls them, need to find it. */
+  /** Variables with which Slurm's programs find the controller. */
   env: Readonly<Record<string, string>>
   machines: readonly string[]
-  /** What one of its programs prints. */
+  /** Runs one of Slurm's programs and returns its output. */
   ask(program: string, ...args: string[]): string
-  /** Processes of this machine's jobs, the oldest first: slurmstepd, and whatever it started. */
+  /** Processes of the machine's jobs, oldest first: slurmstepd and its descendants. */
   processesOf(machine: string): { stepd: number[]; jobs: number[] }
-  /** A machine that Slurm hears nothing more of; with `jobs` left alone it is only cut off. */
+  /** Disconnects a machine from Slurm. Its jobs continue unless `killJobs` is set. */
   loseMachine(machine: string, which: { killJobs: boolean }): void
 }
 
 const PROGRAMS = ['munged', 'slurmctld', 'slurmd', 'sbatch', 'squeue', 'scancel', 'scontrol', 'sinfo', 'setpriv']
 const READY_MS = 30_000
 
-/** Why it cannot be started here; undefined when it can. */
+/** Returns the reason why Slurm cannot be started here; undefined if it can. */
 export function whyNoSlurm(): string | undefined {
   if (process.getuid?.() !== 0) return 'only root can start the Slurm daemons of this test: run npm test as root'
   const missing = PROGRAMS.find((program) => spawnSync('which', [program], { stdio: 'ignore' }).status !== 0)
@@ -33,10 +33,10 @@ export function whyNoSlurm(): string | undefined {
     : `${missing} is not installed: apt-get install munge slurmctld slurmd slurm-client`
 }
 
-/** All of it in a new folder, with its own munge, on free ports of the loopback; gone when disposed, jobs and all. */
+/** Starts Slurm in a new folder, with its own munge, on free loopback ports. Disposal removes everything, including jobs. */
 export async function startSlurm({ machines: count }: { machines: number }): Promise<Slurm> {
   const dir = mkdtempSync(join(tmpdir(), 'polar-slurm-'))
-  // Munge wants everybody to be able to reach its socket.
+  // Munge requires that every user can open its socket.
   chmodSync(dir, 0o755)
   const machines = Array.from({ length: count }, (_, index) => `n${index + 1}`)
   const [controllerPort, ...ports] = await freePorts(count + 1)
@@ -48,7 +48,7 @@ export async function startSlurm({ machines: count }: { machines: number }): Pro
   const env = { PATH: path, HOME: process.env['HOME'] ?? '/root', SLURM_CONF: conf }
   const daemons = new Map<string, ChildProcess>()
   const start = (name: string, command: readonly string[]): void => {
-    // It ends with us, however we end.
+    // The process receives SIGKILL when this process ends.
     const args = ['--pdeathsig=KILL', ...command]
     const log = join(dir, 'log', `${name}.out`)
     writeFileSync(log, '')
@@ -69,7 +69,7 @@ export async function startSlurm({ machines: count }: { machines: number }): Pro
     },
     async [Symbol.asyncDispose]() {
       await Promise.all([...daemons.values()].map(stop))
-      // Jobs are not children of the daemons any more when these are dead; what they started has our file in its environment.
+      // Jobs of dead daemons have another parent; they are found by the configuration file in their environment.
       for (let round = 0; round < 40; round += 1) {
         const left = machines.flatMap((machine) => Object.values(processesOf(conf, machine)).flat())
         if (left.length === 0) break
@@ -112,7 +112,7 @@ function configOf(
     'SlurmdUser=root',
     'AuthType=auth/munge',
     'CredType=cred/munge',
-    // How long a job that was queued again must wait.
+    // Delay of a requeued job.
     `AuthInfo=socket=${join(dir, 'munge/socket')},cred_expire=5`,
     'CommunicationParameters=NoCtldInAddrAny,NoInAddrAny',
     `StateSaveLocation=${join(dir, 'state')}`,
@@ -164,7 +164,7 @@ function lastLines(dir: string): string {
   return logs.map((name) => `${name}: ${readFileSync(join(dir, 'log', name), 'utf8').slice(-800)}`).join('\n')
 }
 
-/** Jobs are told by their environment, in which Slurm puts the name of the machine; slurmstepd, which has none, by its child. */
+/** Finds jobs by their environment, which contains the name of the machine, and slurmstepd, which has none, by its child. */
 function processesOf(conf: string, machine: string): { stepd: number[]; jobs: number[] } {
   const stepd = new Set<number>()
   const jobs: number[] = []
@@ -191,7 +191,7 @@ function killIfThere(pid: number): void {
   try {
     process.kill(pid, 'SIGKILL')
   } catch {
-    // It has ended already.
+    // The process has already ended.
   }
 }
 

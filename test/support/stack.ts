@@ -17,20 +17,20 @@ import { createCallLogStore } from '../../src/store/call-log/store.ts'
 export interface StackOptions {
   /** YAML for the script policy; absent: the model answers. */
   script?: string
-  /** Whose wire the engine speaks, if not vLLM's newest; then the gateway finds out what it can do. */
+  /** API of the engine, default vLLM's newest. If set, the gateway probes the engine's capabilities. */
   engine?: Pick<EngineOptions, 'wire' | 'wireVersion'>
-  /** Where the gateway finds the engine, if not directly. */
+  /** Returns the URL by which the gateway calls the engine; default: the engine's URL. */
   via?: (engineUrl: string) => Promise<string>
   limits?: Partial<BodyLimits>
   continuation?: ContinuationMode
   quirks?: readonly QuirkRule[]
-  /** For the log, as `polar record` writes it. */
+  /** Origin in the log, as `polar record` writes it. */
   origin?: Readonly<Record<string, unknown>>
-  /** Where sessions go, if not into a temporary folder. */
+  /** Folder of sessions; default: a temporary folder. */
   dir?: string
 }
 
-/** Engine, gateway and one open session, all real, in this process. */
+/** A real engine and gateway with one open session in this process. */
 export class Stack implements AsyncDisposable {
   readonly #owned: AsyncDisposableStack
   readonly engine: Engine
@@ -85,13 +85,13 @@ export class Stack implements AsyncDisposable {
     return new OpenAI({ baseURL: `${this.session.baseUrl}/v1`, apiKey: this.session.key, maxRetries: 0, ...options })
   }
 
-  /** Closes the session and reads back what was recorded. */
+  /** Closes the session and reads its record. */
   async recorded(): Promise<SessionRecord> {
     await this.gateway.closeSession(this.session.id)
     return createCallLogReader({ dir: this.dir }).load(this.session.id)
   }
 
-  /** What the engine says it did, one entry per finished generation. */
+  /** Returns the engine's log, one entry per finished generation. */
   async engineCalls(): Promise<EngineCall[]> {
     const text = await readFile(this.#engineLog, 'utf8')
     return text

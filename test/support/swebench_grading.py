@@ -34,7 +34,7 @@ def grade(case):
     try:
         statuses = PARSER_REGISTRY[case["parser"]](case["log"], spec)
     except IndexError as error:
-        # Some parsers cannot read what no runner prints.
+        # Some parsers fail on text that no runner prints.
         return {"error": str(error)}
     log = f"{START_TEST_OUTPUT}\n{case['log']}\n{END_TEST_OUTPUT}\n"
     if case.get("exitCode") is not None:

@@ -1,9 +1,9 @@
 import { TaskSummary } from '../../src/api/routes/task-routes.ts'
 
-/** When the task below is looked at. */
+/** Current time for the task below. */
 export const NOW = 1_800_000_000_000
 
-/** A task that runs, as a server lists it. */
+/** A running task in a server's list. */
 export const taskSummary = TaskSummary.parse({
   task_id: 'fix-42',
   status: 'running',

@@ -1,6 +1,6 @@
 /**
- * For programs that import it first: the first event of each kind on each server, and the first of each kind on any
- * socket, throws once its listeners have run.
+ * Imported first, it makes the first event of each kind on each server, and the first of each kind on any socket, throw
+ * after its listeners have run.
  */
 import { EventEmitter } from 'node:events'
 import { Server, Socket } from 'node:net'

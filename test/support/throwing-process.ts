@@ -1,6 +1,6 @@
 /**
- * Server, allow-list proxy, door and gateway process as a node has them, with listeners that throw. Prints where they
- * listen, then serves until it is killed: throwing-process.ts DIR
+ * Server, allow-list proxy, sandbox socket and gateway process of a node, with listeners that throw. Prints their
+ * addresses, then serves until it is killed: throwing-process.ts DIR
  */
 import { pathToFileURL } from 'node:url'
 import { join } from 'node:path'
@@ -25,7 +25,7 @@ const gateway = await openGateway({
     durability: 'process',
     lockWaitMs: 0,
     quirks: [],
-    // Nothing listens there.
+    // No process listens on this port.
     upstream: [{ kind: 'vllm', url: 'http://127.0.0.1:1', model: 'tiny' }],
     engine: { kind: 'vllm', url: 'http://127.0.0.1:1', model: 'tiny' },
   },
@@ -45,9 +45,9 @@ const server = await listen(
   },
   { host: '127.0.0.1', port: 0 },
 )
-const door = await listenHere(0, { isPaused: true, accept: (socket) => gateway.accept(session.id, socket) })
+const sandboxSocket = await listenHere(0, { isPaused: true, accept: (socket) => gateway.accept(session.id, socket) })
 const proxy = await listenHere(0, new AllowProxy(['allowed.example']))
 void Promise.reject(new Error('rejected'))
 process.stdout.write(
-  `${JSON.stringify({ server: Number(new URL(server.url).port), gateway: Number(new URL(gateway.url).port), door: door.port, proxy: proxy.port })}\n`,
+  `${JSON.stringify({ server: Number(new URL(server.url).port), gateway: Number(new URL(gateway.url).port), door: sandboxSocket.port, proxy: proxy.port })}\n`,
 )

@@ -2,20 +2,20 @@ import { execFileSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 
-/** Files by path; null deletes one. */
+/** Files by path; null deletes a file. */
 export type Files = Readonly<Record<string, string | null>>
 
 export interface TinyRepository {
-  /** All of it, to be unpacked where a sandbox works. */
+  /** Archive of the repository, to be unpacked in a sandbox. */
   archive: string
   baseCommit: string
-  /** What a change of files looks like as a patch against the base. */
+  /** Returns a change of files as a patch against the base. */
   patchOf(files: Files): string
 }
 
 const WHO = ['-c', 'user.name=test', '-c', 'user.email=test@localhost', '-c', 'commit.gpgsign=false']
 
-/** A repository with one commit, made below `dir`. */
+/** Creates a repository with one commit below `dir`. */
 export function createTinyRepository(dir: string, files: Files): TinyRepository {
   const folder = mkdtempSync(join(dir, 'repository-'))
   const archive = `${folder}.tar`

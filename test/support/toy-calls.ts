@@ -4,30 +4,30 @@ import type { Choice, Turn, TurnRequest } from '../../src/model/turn.ts'
 import { buildGraph } from '../../src/trajectory/graph/build-graph.ts'
 import type { CallGraph, CallNode, RequestReader } from '../../src/trajectory/graph/call-graph.ts'
 
-/** One call of a hand-made session. Tokens are made by a toy template, a character each, unless given. */
+/** One call of a hand-written session. A toy template renders the tokens, one per character, unless they are given. */
 export interface ToyCall {
   id: string
   messages: Message[]
   answer: AssistantMessage
   tools?: string[]
-  /** More choices than the one. */
+  /** Further choices. */
   others?: AssistantMessage[]
-  /** What the engine read, as text; absent: what `render` makes of the messages and tools. */
+  /** Text of the prompt; absent: `render` of the messages and tools. */
   prompt?: string
-  /** What was sampled, as text; absent: the answer as `render` writes it, with its end. */
+  /** Sampled text; absent: the answer as rendered, with its end. */
   sampled?: string
   choice?: Partial<Choice>
   turn?: Partial<Turn>
   request?: Partial<TurnRequest>
 }
 
-/** One after the other, a second each, in a session that nothing else is known of. */
+/** Returns a session of the calls in order, one second each, without other data. */
 export function toySession(calls: readonly ToyCall[]): SessionRecord {
   const turns = calls.map(toTurn)
   return { id: 'ses_1', createdAt: 0, origin: {}, turns, complete: true, incompleteReasons: [] }
 }
 
-/** Reads what toySession() writes. */
+/** Parses the requests of toySession(). */
 export const toyReader: RequestReader = {
   readRequest: (turn) => JSON.parse(turn.request) as TurnRequest,
   readPrompt: (turn) => ({ messages: (JSON.parse(turn.request) as TurnRequest).messages, tools: null }),
@@ -42,14 +42,14 @@ export function toyGraph(calls: readonly ToyCall[], reader = toyReader): CallGra
   return buildGraph(toySession(calls), reader)
 }
 
-/** The first choice of a call. */
+/** Returns the node of a call's first choice. */
 export function nodeOf(graph: CallGraph, id: string): CallNode {
   const node = graph.nodes.find(({ turn }) => turn.id === id)
   if (node === undefined) throw new Error(`There is no ${id}.`)
   return node
 }
 
-/** Verdict, reason and what it goes on from, in a line. */
+/** Returns verdict, reason and parent of a call in one line. */
 export function edgeLine(graph: CallGraph, id: string): string {
   const { edge } = nodeOf(graph, id)
   switch (edge.verdict) {
@@ -100,10 +100,10 @@ export function call(name: string, args: unknown): ToolCall {
 
 // --- tokens -----------------------------------------------------------------------------------------------------------
 
-/** What opens an answer in every prompt. */
+/** Start of an answer in every prompt. */
 const OPENING = '<assistant>'
 
-/** Tools in front, then the messages; reasoning is written where it is given. */
+/** Renders tools, then messages, with reasoning if given. */
 export function render(messages: readonly Message[], tools: readonly string[]): string {
   return `{${tools.join(',')}}${messages.map(renderMessage).join('')}${OPENING}`
 }

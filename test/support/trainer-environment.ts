@@ -13,15 +13,15 @@ const PYTHON = '3.12'
 
 export interface TrainerEnvironment {
   python: string
-  /** What pip reports as installed, by package name. */
+  /** Installed versions by package name, as reported by pip. */
   versions: ReadonlyMap<string, string>
   megabytes: number
 }
 
 /**
- * A virtual environment in `.polar` with the packages of `test/trainers/requirements/<name>.txt`. It is kept between
- * runs and made anew when a requirement changes. PyTorch (5 GB) is installed once and shared by a `.pth` file.
- * Returns the reason when the environment cannot be made.
+ * A virtual environment in `.polar` with the packages of `test/trainers/requirements/<name>.txt`. It is cached between
+ * runs and recreated when a requirement changes. PyTorch (5 GB) is installed once and shared by a `.pth` file.
+ * Returns the reason if the environment cannot be created.
  */
 export function installTrainer(name: string): TrainerEnvironment | string {
   const base = findPython()

@@ -7,8 +7,8 @@ import type { CallFilter } from '../../src/trajectory/select-calls.ts'
 import { assertCallsBeforeResults, expectedMessages, isJson, requestOf } from './message-oracle.ts'
 
 /**
- * What must hold of training data, judged by the records alone: nothing here calls the code that made it, and everything is
- * written the slow and plain way. A check throws when it finds a lie.
+ * Properties of training data, checked against the records alone: nothing here calls the code under test, and everything is
+ * written in the slow and simple way. A check throws if a property is violated.
  */
 
 export const KINDS = ['per_request', 'prefix_merging', 'prefix_tree'] as const
@@ -22,7 +22,7 @@ export interface Trial {
   build(kind: Kind, session: SessionRecord): BuiltSession
 }
 
-/** One sampled answer as recorded. */
+/** One recorded answer. */
 export interface RecordedCall {
   key: string
   turn: Turn
@@ -31,14 +31,14 @@ export interface RecordedCall {
   ids: Int32Array
 }
 
-/** What one builder made. */
+/** Output of one builder. */
 export interface Made {
   kind: Kind
   built: BuiltSession
   samples: readonly Sample[]
 }
 
-/** All that a check may look at; built when it is looked at. */
+/** Input of the checks; sessions are built on first use. */
 export class Evidence {
   readonly trial: Trial
   readonly turns: readonly Turn[]
@@ -67,7 +67,7 @@ function make({ build }: Trial, kind: Kind, session: SessionRecord): Made {
   return { kind, built, samples: [...built.samples()] }
 }
 
-/** Of several records of one turn the one that tells most. */
+/** Returns the most complete record of each turn. */
 function onePerTurn(records: readonly Turn[]): Turn[] {
   const tells = (turn: Turn): number =>
     (turn.endedAt === undefined ? 0 : 1e9) +
@@ -97,7 +97,7 @@ function callsOf(turn: Turn): RecordedCall[] {
 // --- the checks -------------------------------------------------------------------------------------------------------
 
 export const invariants = {
-  /** Every sampled token is trained in exactly one place, or listed as excluded. */
+  /** Every sampled token is trained exactly once, or listed as excluded. */
   once: eachKind((made, evidence) => {
     const placed = new Map<string, Set<number>>()
     for (const sample of made.samples) {
@@ -123,7 +123,7 @@ export const invariants = {
     for (const key of excluded.keys()) assert(evidence.calls.has(key), `${key} is excluded but was never recorded`)
   }),
 
-  /** Turns without an answer and superfluous records are listed, each once. */
+  /** Turns without an answer and duplicate records are listed, each once. */
   listed: eachKind(({ built }, { turns, trial }) => {
     const silent = turns.filter((turn) => callsOf(turn).length === 0).map(({ id }) => id)
     const noAnswer = built.exclusions.filter(({ choice, reason }) => choice === undefined && reason !== DUPLICATE)
@@ -136,7 +136,7 @@ export const invariants = {
     )
   }),
 
-  /** Mask 1 only on tokens that were sampled, with the log probabilities of that very call. */
+  /** Only sampled tokens have mask 1, with the log probabilities of their call. */
   sampled: eachKind(({ samples }, evidence) => {
     for (const sample of samples) {
       const { length } = sample.ids
@@ -166,7 +166,7 @@ export const invariants = {
     }
   }),
 
-  /** In front of every trained token stands what the engine read when it sampled it. */
+  /** The tokens before every trained token are those that the engine had read when it sampled the token. */
   context: eachKind(({ samples, built }, evidence) => {
     for (const sample of samples) {
       for (const { call, offset, at } of trainedTokens(sample, evidence)) {
@@ -179,7 +179,7 @@ export const invariants = {
     assert.equal(built.summary.mismatchedTokens, 0)
   }),
 
-  /** The order of the records does not matter. One builder a session: over many sessions it is each one's turn. */
+  /** The order of the records does not matter. Checks one builder per session; many sessions cover all builders. */
   order(evidence) {
     const { trial, turns } = evidence
     const kind = KINDS[turns.length % KINDS.length] as Kind
@@ -257,7 +257,7 @@ export const invariants = {
     }
   }),
 
-  /** Chains go on over exact edges only, and wherever they can. */
+  /** Chains continue over exact edges only, and wherever possible. */
   merging(evidence) {
     const { samples } = evidence.of('prefix_merging')
     for (const sample of samples) {
@@ -272,14 +272,14 @@ export const invariants = {
       const end = evidence.call(last?.key ?? '')
       for (const other of samples) {
         const head = evidence.call(other.calls[0]?.key ?? '')
-        if (!soleAncestors(head, evidence).has(end)) continue
+        if (!uniqueAncestors(head, evidence).has(end)) continue
         const isTaken = samples.some((third) => passesThrough(third, end))
         assert(isTaken, `${head.key} could have gone on from ${end.key}, but begins a row of its own`)
       }
     }
   },
 
-  /** An edge is exact when a prompt begins with all of an earlier call, and goes to the one with most tokens. */
+  /** An edge is exact if a prompt begins with all tokens of an earlier call; its parent is the longest such call. */
   edges: eachKind(({ built }, { calls }) => {
     const all = [...calls.values()]
     assert.deepEqual(
@@ -317,7 +317,7 @@ export const invariants = {
     }
   }),
 
-  /** What a row says to share with an earlier one, it shares; and a tree says all of it, up to its last answer. */
+  /** A row shares the reported prefix with an earlier row; a tree reports the whole common prefix, up to its last answer. */
   shared: eachKind(({ kind, samples }) => {
     for (const [i, { id, ids, shared, calls }] of samples.entries()) {
       const earlier = samples.slice(0, i)
@@ -331,13 +331,13 @@ export const invariants = {
     }
   }),
 
-  /** What is trained is not a matter of the builder. */
+  /** All builders train the same calls. */
   agreement(evidence) {
     const [first, ...others] = KINDS.map((kind) => trainedKeys(evidence.of(kind)))
     for (const other of others) assert.deepEqual(other, first, 'the builders train different calls')
   },
 
-  /** Trained is what the filter lets through, all of it and nothing else. */
+  /** Exactly the calls that the filter accepts are trained. */
   filter: eachKind((made, evidence) => {
     const trained = new Set(trainedKeys(made))
     for (const { key, label } of made.built.graph.nodes) {
@@ -346,7 +346,7 @@ export const invariants = {
     }
   }),
 
-  /** Messages are what the harness sent in the sample's last call and the answer of that call, none left out. */
+  /** Messages are all messages of the sample's last request and the answer of that call. */
   messages: eachKind(({ samples }, evidence) => {
     for (const sample of samples) {
       const { prompt, response, answers, tools } = sample.messages()
@@ -368,7 +368,7 @@ export const invariants = {
         `where the answers of ${sample.id} are`,
       )
       assert.deepEqual(tools ?? undefined, requestOf(first).tools, `the tools of ${sample.id}`)
-      // The answer of the first call begins the response, also where the harness joined it to what it had begun.
+      // The response begins with the answer of the first call, even if the harness joined it to a message that it had begun.
       assert.equal(answers[0], 0, `the prompt of ${sample.id} does not end before its first answer`)
     }
   }),
@@ -386,7 +386,7 @@ function eachKind(check: (made: Made, evidence: Evidence) => void): (evidence: E
 
 // --- trained tokens ---------------------------------------------------------------------------------------------------
 
-/** Every token with mask 1, with the call its sample says it is of. */
+/** Returns every token with mask 1 and its call according to the sample. */
 function* trainedTokens(
   sample: Sample,
   evidence: Evidence,
@@ -429,7 +429,7 @@ function isAllowed({ turn, choice, promptIds, ids }: RecordedCall, label: string
   ].every(Boolean)
 }
 
-/** The call is no JSON, or was cut so that it stands in the text. */
+/** Whether the tool call is not JSON, or was truncated and remains in the text. */
 function hasParserFailure({ message }: Choice): boolean {
   if (message.toolCalls.length > 0) return message.toolCalls.some(({ arguments: text }) => !isJson(text))
   return message.content.some((part) => part.type === 'text' && /^[ \t]*<tool_call>/m.test(part.text))
@@ -465,7 +465,7 @@ function lengthOf({ promptIds, ids }: RecordedCall): number {
   return promptIds.length + ids.length
 }
 
-/** Whether the prompt of `call` begins with all that the engine read and wrote in `earlier`. */
+/** Whether the prompt of `call` begins with the prompt and the answer of `earlier`. */
 function goesOnFrom(call: RecordedCall, earlier: RecordedCall): boolean {
   if (earlier.ids.length === 0 || earlier.promptIds.length === 0 || call === earlier) return false
   const { promptIds } = call
@@ -477,10 +477,10 @@ function goesOnFrom(call: RecordedCall, earlier: RecordedCall): boolean {
 }
 
 /**
- * The calls a call goes on from, each the longest there is. Ends where two have the very same tokens: one chain can go on
- * from one of them only, and nobody can say which.
+ * Returns the ancestors of a call, each the longest possible. Stops where two calls have identical tokens: a chain continues
+ * only one of them, and the records do not determine which.
  */
-function soleAncestors(call: RecordedCall, { calls }: Evidence): Set<RecordedCall> {
+function uniqueAncestors(call: RecordedCall, { calls }: Evidence): Set<RecordedCall> {
   const ancestors = new Set<RecordedCall>()
   for (let tip: RecordedCall | undefined = call; tip !== undefined;) {
     const child: RecordedCall = tip
@@ -493,7 +493,7 @@ function soleAncestors(call: RecordedCall, { calls }: Evidence): Set<RecordedCal
   return ancestors
 }
 
-/** Whether a row has the call and goes on behind it. */
+/** Whether a row contains the call and continues after it. */
 function passesThrough({ calls }: Sample, { key }: RecordedCall): boolean {
   return calls.slice(0, -1).some((call) => call.key === key)
 }
@@ -514,7 +514,7 @@ function bitsOf(logprobs: Float32Array): Uint32Array {
 
 // --- comparing --------------------------------------------------------------------------------------------------------
 
-/** All that is said of a session, as plain data. */
+/** Returns all results of a session as plain data. */
 function digest({ built, samples }: Made): unknown {
   return {
     samples: samples.map(({ spans, messages, logprobs, ...sample }) => ({

@@ -15,14 +15,14 @@ export interface UpProcess extends AsyncDisposable {
   tokens: Record<'trainer' | 'node' | 'read', string>
   dir: string
   process: ChildProcess
-  /** All it wrote to standard error. */
+  /** Returns its standard error so far. */
   log(): string
 }
 
-/** `node.allow` of an operator who lets tasks use all of the machine, also as root. */
+/** `node.allow` of an operator who permits tasks to use the whole machine, also as root. */
 export const ALLOW_ALL = { paths: ['/'], hosts: ['*'], env: ['*'], runtimes: [...runtimes.kinds] }
 
-/** `polar up` as a user starts it, in a folder of its own. `configured`: the words name a file with these tokens. */
+/** Starts `polar up` in a separate folder. `configured`: the arguments name a file with these tokens. */
 export async function startUp(words: readonly string[] = [], configured?: UpProcess['tokens']): Promise<UpProcess> {
   const dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-up-'))
   if (!words.includes('--dir')) await copyDatabase(join(dir, 'database'))

@@ -12,13 +12,13 @@ import type { WorkerNode } from '../../src/node/server-link/worker-node.ts'
 import type { FakeClock } from './fake-clock.ts'
 
 export interface FakeLife {
-  /** How long it waits to begin, and how long it runs. */
+  /** Duration of its wait, and of its run. */
   waitMs: number
   runMs: number
   ending: 'ok' | 'spoilt' | 'failed'
 }
 
-/** A node whose sessions take the time they are told to, and leave on disk what those of a real one do. */
+/** A node whose sessions take the configured time, and write the same files as those of a real node. */
 export class FakeNode implements WorkerNode {
   readonly dir: string
   readonly widths = { init: 1, ready: 1, run: 2, postrun: 1, backlog: 1 }
@@ -119,7 +119,7 @@ export class FakeNode implements WorkerNode {
     return outcome
   }
 
-  /** Whether it was told to end. A dead one stays for ever. */
+  /** Returns whether the session was cancelled. Never resolves on a dead node. */
   async #stay(ms: number, cancel: AbortSignal): Promise<boolean> {
     await this.#clock.sleep(ms, cancel).catch(() => {})
     if (this.isDead) await new Promise(() => {})
@@ -131,13 +131,13 @@ export class FakeNode implements WorkerNode {
     return SessionFolder.of(sessionsFolder(this.dir), sessionId).archive(pastFolder(this.dir), attempt)
   }
 
-  /** As a node that begins with this folder does: what had not ended is forgotten. */
+  /** Archives unfinished sessions, like a node that starts with this folder. */
   static async recover(dir: string): Promise<void> {
     for (const folder of await SessionFolder.unfinished(sessionsFolder(dir))) await folder.archive(pastFolder(dir))
   }
 }
 
-/** When nothing waits for the disk either. */
+/** Resolves when no disk operation is pending either. */
 export async function settleWithDisk(): Promise<void> {
   for (let quiet = 0; quiet < 3;) {
     await new Promise((resolve) => setImmediate(resolve))

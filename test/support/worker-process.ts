@@ -1,5 +1,5 @@
-// A node that has joined a server, in a process of its own: worker-process.ts OPTIONS, as JSON
-// Says "ready", and what becomes of its sessions, a line each. SIGTERM drains it; a second one has it give all back.
+// A node that has joined a server, in a separate process: worker-process.ts OPTIONS, as JSON
+// Prints "ready" and a line per change of a session. SIGTERM drains the node; a second SIGTERM releases all leases.
 import type { WorkerStackOptions } from './worker-stack.ts'
 import { WorkerStack } from './worker-stack.ts'
 

@@ -8,7 +8,7 @@ import { failureClasses, RolloutError } from '../../src/model/failure.ts'
 import { TaskRequest } from '../../src/model/task.ts'
 import type { WorkerClient } from '../../src/node/server-link/worker-node.ts'
 
-/** Those that a worker uses. */
+/** The routes that a worker uses. */
 const table = {
   joinNode: routes.joinNode,
   leaseSessions: routes.leaseSessions,
@@ -22,20 +22,20 @@ const table = {
   putPart: routes.putPart,
 }
 
-/** What happens to one request on its way. */
+/** Network fault of one request. */
 export type Fault =
   | 'none'
-  /** It never arrives. */
+  /** The request never arrives. */
   | 'cut-before'
-  /** It is done, and nobody hears of it. */
+  /** The server handles the request, and the answer is lost. */
   | 'cut-after'
-  /** It arrives twice. */
+  /** The request arrives twice. */
   | 'twice'
   | 'unavailable'
-  /** Something on the way knows nothing of this API. */
+  /** An intermediate proxy answers 404. */
   | 'foreign-404'
   | 'slow'
-  /** No answer ever comes. */
+  /** No answer is sent. */
   | 'silent'
 
 interface Session {
@@ -58,27 +58,27 @@ interface Upload {
   parts: Buffer
 }
 
-/** How an attempt that was given out came to its end. */
+/** Ending of a leased attempt. */
 export type AttemptEnd = 'accepted' | 'refilled' | 'released' | 'lost' | 'cancelled'
 
-/** A rollout server as its routes describe it, all in memory, whose line to the node can be bad. */
+/** A rollout server in memory with the routes of a worker, and faults in the connection to the node. */
 export class WorkerServer {
   readonly sessions = new Map<string, Session>()
   readonly ends = new Map<string, AttemptEnd[]>()
-  /** Of each request, in order; when there are no more, nothing goes wrong. */
+  /** Faults of the next requests, in order; later requests have none. */
   faults: Fault[] = []
   isAway = false
   isDraining = false
-  /** Slow requests that have not arrived yet, whether or not anybody waits for them. */
+  /** Number of slow requests that have not arrived yet, including abandoned requests. */
   onTheWay = 0
   node: { id: string; boot: string } | undefined
   readonly requests: string[] = []
   readonly refusals: string[] = []
-  /** What the accepted results say of themselves, by session. */
+  /** Accepted results by session. */
   readonly results = new Map<string, { session_id: string; metadata: { polar: { attempt: number } } }>()
-  /** Makes the server refuse these results for what they are. */
+  /** The server rejects results of these sessions as invalid. */
   poisoned = new Set<string>()
-  /** Results that are longer are uploaded. */
+  /** Larger results are uploaded. */
   inlineBytes: number | undefined = 64 * 1024
   readonly #clock: Clock
   readonly #leaseMs: number
@@ -245,14 +245,14 @@ export class WorkerServer {
     })
   }
 
-  /** As one process of the node has it; `isDead` ends all that it says. */
-  connect(life: { isDead: boolean } = { isDead: false }): WorkerClient {
+  /** Returns the client of one process of the node; `isDead` drops all its requests. */
+  connect(nodeProcess: { isDead: boolean } = { isDead: false }): WorkerClient {
     return createClientOf(table, {
       baseUrl: 'http://server.test',
       attempts: 1,
       clock: this.#clock,
       random: () => 0.5,
-      fetch: (request, { signal }) => this.#fetch(request, signal ?? request.signal, life),
+      fetch: (request, { signal }) => this.#fetch(request, signal ?? request.signal, nodeProcess),
     })
   }
 
@@ -272,7 +272,7 @@ export class WorkerServer {
     session.state = 'ended'
   }
 
-  /** Gives up leases that were not renewed in time. */
+  /** Expires leases that were not renewed in time. */
   expire(): void {
     for (const session of this.#leased()) {
       if (this.#clock.now() - session.beatAt >= this.#leaseMs) this.#requeue(session, 'lost')
@@ -283,15 +283,15 @@ export class WorkerServer {
     return [...this.sessions.values()].every(({ state }) => state === 'ended')
   }
 
-  /** Who gives up hears no more of it, but what was sent is on its way. */
-  #fetch(request: Request, signal: AbortSignal, life: { isDead: boolean }): Promise<Response> {
-    return Promise.race([this.#carry(request, signal, life), this.#never(signal)])
+  /** An aborted request has no answer, but may still arrive at the server. */
+  #fetch(request: Request, signal: AbortSignal, nodeProcess: { isDead: boolean }): Promise<Response> {
+    return Promise.race([this.#carry(request, signal, nodeProcess), this.#never(signal)])
   }
 
-  async #carry(request: Request, signal: AbortSignal, life: { isDead: boolean }): Promise<Response> {
+  async #carry(request: Request, signal: AbortSignal, nodeProcess: { isDead: boolean }): Promise<Response> {
     this.requests.push(`${request.method} ${new URL(request.url).pathname}`)
     const fault = this.isAway ? 'cut-before' : (this.faults.shift() ?? 'none')
-    if (life.isDead || fault === 'silent') return this.#never(signal)
+    if (nodeProcess.isDead || fault === 'silent') return this.#never(signal)
     switch (fault) {
       case 'cut-before':
         throw new TypeError('fetch failed')
@@ -314,7 +314,7 @@ export class WorkerServer {
         break
     }
     const response = await this.#app.fetch(request)
-    if (life.isDead) return this.#never(signal)
+    if (nodeProcess.isDead) return this.#never(signal)
     return response
   }
 

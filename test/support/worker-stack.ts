@@ -10,7 +10,7 @@ export interface WorkerStackOptions extends NodeStackOptions {
   worker?: Partial<WorkerOptions>
 }
 
-/** A real node in this process that has joined a server. Its engine plays a script; its line to the server can be cut. */
+/** A real node in this process that has joined a server, with a scripted engine. Its connection to the server can be cut. */
 export class WorkerStack implements AsyncDisposable {
   readonly stack: NodeStack
   readonly worker: Worker
@@ -68,11 +68,11 @@ export class WorkerStack implements AsyncDisposable {
   }
 }
 
-/** Between a node and its server. */
+/** Connection between a node and its server. */
 export class Line {
   #cut = new AbortController()
 
-  /** Also what is under way ends. */
+  /** Rejects pending and later requests. */
   cut(): void {
     this.#cut.abort(new TypeError('fetch failed'))
   }

@@ -8,7 +8,7 @@ import { loadTokenizer } from './tokenizer.ts'
 
 interface GoldenCase {
   name: string
-  /** A request body, as text: its numbers are spelt as a client spelt them. */
+  /** Request body as text, which keeps the notation of numbers. */
   body: string
   text: string
   ids: number[]
@@ -24,7 +24,7 @@ beforeAll(async () => {
   template = await loadChatTemplate(folder, await loadTokenizer(folder))
 })
 
-describe('the embedded model gets from a conversation the text and ids that Python makes', () => {
+describe('the embedded model’s template renders the same text and ids as Python', () => {
   test.each(golden)('$name', ({ body, text, ids }) => {
     const prompt = toPrompt(body)
     expect(template.toText(prompt)).toBe(text)
@@ -41,7 +41,7 @@ test('toText() names the field when arguments are not JSON', () => {
   expect(refusalOf({ messages })).toMatchObject({ param: 'messages.1.tool_calls.0.function.arguments' })
 })
 
-test('toText() refuses what the model cannot read', () => {
+test('toText() rejects content that the model cannot read', () => {
   const image = [{ type: 'image_url', image_url: { url: 'data:,' } }]
   expect(refusalOf({ messages: [] })).toMatchObject({ param: 'messages' })
   expect(refusalOf({ messages: [{ content: 'x' }] })).toMatchObject({ param: 'messages.0.role' })
@@ -50,7 +50,7 @@ test('toText() refuses what the model cannot read', () => {
   expect(refusalOf({ messages: [{ role: 'assistant', tool_calls: [{ id: 'x' }] }] }).message).toContain('function')
 })
 
-test('toText() puts a word in the place of an image when the played model sees, another one for another image', async () => {
+test('toText() replaces an image by a placeholder if the scripted model accepts images; different images have different placeholders', async () => {
   const folder = embeddedModelFolder()
   const seeing = await loadChatTemplate(folder, await loadTokenizer(folder), { images: true })
   const text = (url: string) => {
@@ -65,21 +65,21 @@ test('toText() puts a word in the place of an image when the played model sees, 
   expect(text('data:image/png;base64,BBBB')).not.toBe(text('data:image/png;base64,AAAA'))
 })
 
-test('toText() refuses to open and to continue a message at once', () => {
+test('toText() rejects add_generation_prompt together with continue_final_message', () => {
   const messages = [{ role: 'assistant', content: 'x' }]
   expect(refusalOf({ messages, addGenerationPrompt: true, continueFinalMessage: true }).message).toContain(
     'Cannot set both',
   )
 })
 
-test('toText() cannot continue a message the template leaves out', () => {
+test('toText() rejects continuing a message that the template omits', () => {
   const messages = [{ role: 'developer', content: 'x' }]
   expect(refusalOf({ messages, addGenerationPrompt: false, continueFinalMessage: true })).toMatchObject({
     param: 'continue_final_message',
   })
 })
 
-test('toText() takes arguments that are objects already, and plain tools', () => {
+test('toText() accepts arguments that are objects, and plain tools', () => {
   const text = template.toText({
     messages: [
       { role: 'assistant', content: null, tool_calls: [{ function: { name: 'f', arguments: { b: 0.00001, a: 1 } } }] },
@@ -90,7 +90,7 @@ test('toText() takes arguments that are objects already, and plain tools', () =>
   expect(text).toContain('\n{"name": "f", "limit": 2}\n')
 })
 
-test('numbers keep their Python spelling wherever a template prints them', () => {
+test('templates print numbers in Python’s notation everywhere', () => {
   const config = {
     chat_template: '{{ tools[0].x }} "{{ tools[0].x }}" {{ tools | tojson }} {{ raise_exception("no") if stop }}',
   }

@@ -31,7 +31,7 @@ const defaults: SamplingParams = {
 interface Sampled {
   choice: Choice
   released: string[]
-  /** How many tokens were read before it ended. */
+  /** Number of tokens read until the choice ended. */
   read: number
 }
 
@@ -62,14 +62,14 @@ function encode(text: string): number[] {
 }
 
 describe('Choice', () => {
-  test('keeps the end-of-turn id among the ids and out of the text', () => {
+  test('contains the end-of-turn id in the ids and not in the text', () => {
     const { choice } = sample([...encode('Hello'), texts.tokenizer.eosId, ...encode(' more')])
     expect(choice.text).toBe('Hello')
     expect(choice.ids.at(-1)).toBe(texts.tokenizer.eosId)
     expect(choice.finish).toEqual({ reason: 'stop', stopReason: null })
   })
 
-  test('a stop id ends it, is kept among the ids, and is named as the reason', () => {
+  test('ends at a stop id, contains it in the ids, and reports it as the reason', () => {
     const [first = 0, second = 0] = encode('Hello world')
     const { choice } = sample([first, second], { stopTokenIds: [second] })
     expect(choice.ids).toEqual([first, second])
@@ -77,31 +77,31 @@ describe('Choice', () => {
     expect(choice.finish).toEqual({ reason: 'stop', stopReason: second })
   })
 
-  test('the text of a stop id is shown when the stop is to be included', () => {
+  test('contains the text of a stop id if the stop is included', () => {
     const ids = encode('Hello world')
     const { choice } = sample(ids, { stopTokenIds: [ids.at(-1) ?? 0] }, { includeStop: true })
     expect(choice.text).toBe('Hello world')
   })
 
-  test('ends at the length, and a policy that has no more tokens ends by length too', () => {
+  test('ends by length at the limit, and if the policy has no more tokens', () => {
     const ids = encode('one two three four')
     expect(sample(ids, { maxTokens: 2 })).toMatchObject({ read: 2, choice: { finish: { reason: 'length' } } })
     expect(sample(ids).choice.finish).toEqual({ reason: 'length', stopReason: null })
   })
 
-  test('ignores the end of turn when asked to', () => {
+  test('ignores the end of turn with ignore_eos', () => {
     const ids = [...encode('a'), texts.tokenizer.eosId, ...encode('b')]
     expect(sample(ids, { ignoreEos: true }).choice.text).toBe('ab')
   })
 
-  test('sees no stop before min_tokens', () => {
+  test('does not stop before min_tokens', () => {
     const { eosId } = texts.tokenizer
     const x = encode('x')[0] ?? 0
     expect(sample([eosId, x, eosId, x], { minTokens: 2 })).toMatchObject({ read: 3, choice: { text: 'x' } })
     expect(sample([x, x, x, x], { minTokens: 2, stop: ['x'] })).toMatchObject({ read: 3, choice: { text: 'xx' } })
   })
 
-  test('a stop string cuts the text and not the ids, and the token that completes it is the last', () => {
+  test('a stop string truncates the text and not the ids, and the token that completes it is the last token', () => {
     const ids = encode('Hello big world')
     const { choice, read } = sample(ids, { stop: ['big'] })
     expect(choice.text).toBe('Hello ')
@@ -110,7 +110,7 @@ describe('Choice', () => {
     expect(choice.finish).toEqual({ reason: 'stop', stopReason: 'big' })
   })
 
-  test('of several stop strings the one that ends first counts', () => {
+  test('the stop string that ends first takes precedence', () => {
     const { choice } = sample(encode('abcdef'), { stop: ['cdef', 'bc'] })
     expect(choice.finish?.stopReason).toBe('bc')
     expect(choice.text).toBe('a')
@@ -124,7 +124,7 @@ describe('Choice', () => {
     })
   })
 
-  test('holds text back by the longest stop string minus one, and gives it at the end', () => {
+  test('holds back one character less than the longest stop string, and releases the text at the end', () => {
     const ids = encode('abcdefgh')
     const { released, choice } = sample(ids, { stop: ['WXYZ'] })
     let shown = ''
@@ -137,7 +137,7 @@ describe('Choice', () => {
     expect(choice.text).toBe('abcdefgh')
   })
 
-  test('releases at once when the stop is included', () => {
+  test('releases text immediately if the stop is included', () => {
     const ids = encode('abcdefgh')
     expect(sample(ids, { stop: ['WXYZ'] }, { includeStop: true }).released.slice(0, -1)).toEqual(
       ids.map((id) => texts.tokenizer.tokenText(id)),
@@ -151,13 +151,13 @@ describe('Choice', () => {
     expect(released.join('')).toBe('a😀b😀c')
   })
 
-  test('an unfinished character at the end is not shown', () => {
+  test('omits an unfinished character at the end', () => {
     const [first = 0] = encode('😀')
     expect(texts.wholeText(first)).toBeUndefined()
     expect(sample([...encode('a'), first]).choice.text).toBe('a')
   })
 
-  test('text is what decoding gives, and stop strings are found as in the whole text', () => {
+  test('the text equals the decoded ids, and stop strings are found as in the whole text', () => {
     const stops = fc.array(fc.string({ unit: fc.constantFrom('a', 'b', '界', '😀'), minLength: 1, maxLength: 4 }), {
       maxLength: 3,
     })
@@ -182,14 +182,14 @@ describe('Choice', () => {
 })
 
 describe('TokenTexts', () => {
-  test('gives a character to the token that completes it', () => {
+  test('assigns a character to the token that completes it', () => {
     const ids = encode('😀')
     expect(ids.length).toBeGreaterThan(1)
     const shown = ids.map((id, i) => texts.textInContext(id, ids.slice(0, i)))
     expect(shown).toEqual([...ids.slice(1).map(() => ''), '😀'])
   })
 
-  test('knows the text of tokens that are whole characters', () => {
+  test('returns the text of tokens that are whole characters', () => {
     for (const id of encode('Hello 世界')) expect(texts.wholeText(id)).toBe(texts.tokenizer.tokenText(id))
     expect(texts.json(encode('"')[0] ?? 0)).toEqual({ head: '{"token":"\\"","logprob":', tail: ',"bytes":[34]' })
   })

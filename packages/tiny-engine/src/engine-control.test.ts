@@ -39,22 +39,22 @@ async function read(path: string): Promise<unknown> {
 }
 
 const url = () => `${engine.url}/v1/chat/completions`
-const ask = (scenario: string, more: Record<string, unknown> = {}) => ({
+const chatBody = (scenario: string, more: Record<string, unknown> = {}) => ({
   messages: [{ role: 'user', content: `SCRIPT:${scenario}` }],
   return_token_ids: true,
   ...more,
 })
 const isRunning = () => vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 2 })
 
-/** How many tokens the engine has sampled so far. */
+/** Returns the number of tokens that the engine has sampled. */
 const sampled = async () =>
   Number(/generation_tokens_total\S* (\d+)/.exec(await (await fetch(`${engine.url}/metrics`)).text())?.[1] ?? 0)
 
 describe('pause', () => {
-  test('abort ends running requests with finish reason abort, and holds new ones', async () => {
+  test('mode abort ends running requests with finish reason abort, and holds new requests back', async () => {
     const before = await sampled()
-    const streamed = postStream(url(), ask('endless'))
-    const whole = postJson(url(), ask('endless'))
+    const streamed = postStream(url(), chatBody('endless'))
+    const whole = postJson(url(), chatBody('endless'))
     await vi.waitFor(() => expect(engine.runningCount).toBe(2), { timeout: 30_000, interval: 2 })
     await expect.poll(sampled).toBeGreaterThan(before + 20)
     expect(await control('/pause')).toEqual({ status: 'paused' })
@@ -68,7 +68,7 @@ describe('pause', () => {
     expect(records).toMatchObject([{ aborted: true }, { aborted: true }])
 
     let isAnswered = false
-    const held = postJson(url(), ask('other')).finally(() => (isAnswered = true))
+    const held = postJson(url(), chatBody('other')).finally(() => (isAnswered = true))
     await sleep(50)
     expect(isAnswered).toBe(false)
     expect(await control('/resume')).toEqual({ status: 'resumed' })
@@ -76,7 +76,7 @@ describe('pause', () => {
   })
 
   test('a stream aborted before its first token has no finish reason', async () => {
-    const streamed = postStream(url(), ask('never'))
+    const streamed = postStream(url(), chatBody('never'))
     await isRunning()
     await control('/pause?mode=abort')
     const { chunks, isDone } = await streamed
@@ -84,17 +84,17 @@ describe('pause', () => {
     expect(isDone).toBe(true)
   })
 
-  test('wait lets running requests end first', async () => {
-    const running = postJson(url(), ask('slow'))
+  test('mode wait lets running requests end first', async () => {
+    const running = postJson(url(), chatBody('slow'))
     await isRunning()
     await control('/pause?mode=wait')
     expect(engine.runningCount).toBe(0)
     expect((await running).body.choices[0]?.finish_reason).toBe('stop')
   })
 
-  test('keep freezes them between two tokens, and the log says where new weights began', async () => {
+  test('mode keep freezes running requests between two tokens, and the log records the first token of new weights', async () => {
     const atStart = await sampled()
-    const running = postStream(url(), ask('steady', { n: 2, temperature: 1 }))
+    const running = postStream(url(), chatBody('steady', { n: 2, temperature: 1 }))
     await isRunning()
     await expect.poll(sampled, { interval: 5 }).toBeGreaterThanOrEqual(atStart + 4)
     await control('/pause?mode=keep')
@@ -116,8 +116,8 @@ describe('pause', () => {
     await control('/update_weight_version', { new_version: 'default' })
   })
 
-  test('a later pause takes the place of an earlier one', async () => {
-    const running = postJson(url(), ask('slow'))
+  test('a later pause replaces an earlier pause', async () => {
+    const running = postJson(url(), chatBody('slow'))
     await isRunning()
     await control('/pause?mode=keep')
     await control('/pause?mode=wait')
@@ -125,12 +125,12 @@ describe('pause', () => {
     expect(await read('/is_paused')).toEqual({ is_paused: true })
   })
 
-  test('a frozen request whose client leaves is gone', async () => {
+  test('a frozen request ends when its client disconnects', async () => {
     const controller = new AbortController()
-    const asked = post(url(), ask('endless', { stream: true }), { signal: controller.signal }).then((response) =>
+    const pending = post(url(), chatBody('endless', { stream: true }), { signal: controller.signal }).then((response) =>
       response.text(),
     )
-    asked.catch(() => {})
+    pending.catch(() => {})
     await isRunning()
     await sleep(30)
     await control('/pause?mode=keep')
@@ -138,16 +138,16 @@ describe('pause', () => {
     await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 30_000, interval: 5 })
   })
 
-  test('an unknown mode is refused', async () => {
+  test('an unknown mode is rejected', async () => {
     expect((await fetch(`${engine.url}/pause?mode=later`, { method: 'POST' })).status).toBe(400)
     expect(await read('/is_paused')).toEqual({ is_paused: false })
   })
 })
 
 describe('abort_requests', () => {
-  test('ends the requests named, or all', async () => {
-    const one = postJson(url(), ask('never', { request_id: 'one' }))
-    const two = postJson(url(), ask('never', { request_id: 'two' }))
+  test('ends the named requests, or all requests', async () => {
+    const one = postJson(url(), chatBody('never', { request_id: 'one' }))
+    const two = postJson(url(), chatBody('never', { request_id: 'two' }))
     await vi.waitFor(() => expect(engine.runningCount).toBe(2), { timeout: 30_000, interval: 2 })
     expect(await control('/abort_requests', { request_ids: ['chatcmpl-one', 'chatcmpl-none'] })).toEqual({
       status: 'aborted',
@@ -164,12 +164,12 @@ describe('weights', () => {
   test('the version can be read and set', async () => {
     expect(await read('/weight_info')).toEqual({ weight_version: 'default' })
     expect(await control('/update_weight_version', { new_version: 'v1' })).toEqual({ success: true, new_version: 'v1' })
-    await postJson(url(), ask('other'))
+    await postJson(url(), chatBody('other'))
     expect(records.at(-1)?.weight_version).toBe('v1')
     await control('/update_weight_version', { new_version: 'default' })
   })
 
-  test('a script has none to update', async () => {
+  test('a script has no weights to update', async () => {
     const body = { update_info: { output_bias: { 5: 1 } } }
     expect(await control('/update_weights', body)).toMatchObject({ error: { code: 400, param: 'update_info' } })
     expect(await control('/update_weights', {})).toMatchObject({
@@ -177,12 +177,12 @@ describe('weights', () => {
     })
   })
 
-  test('a policy that has some gets them, and the version changes with them', async () => {
-    const given: Float32Array[] = []
+  test('a policy with weights receives the update, and the version changes with it', async () => {
+    const updates: Float32Array[] = []
     const policy: TrainablePolicy = {
       name: 'trainable',
       start: () => Promise.reject(new Error('not asked')),
-      setOutputBias: async (bias) => void given.push(bias),
+      setOutputBias: async (bias) => void updates.push(bias),
       async [Symbol.asyncDispose]() {},
     }
     await using trainable = await startEngine({ policy })
@@ -192,15 +192,15 @@ describe('weights', () => {
     expect(await (await fetch(`${trainable.url}/weight_info`)).json()).toEqual({ weight_version: 'step-1' })
     const values = Float32Array.from({ length: 6400 }, (_, i) => i / 7)
     expect(await update(Buffer.from(values.buffer).toString('base64'))).toEqual({ message: 'Weights updated' })
-    expect(given[0]?.[7]).toBe(1.5)
-    expect(given[1]).toEqual(values)
+    expect(updates[0]?.[7]).toBe(1.5)
+    expect(updates[1]).toEqual(values)
     for (const wrong of ['AAAA', { x: 1 }, { 6400: 1 }, [1], 5]) {
       expect(await update(wrong)).toMatchObject({ error: { code: 400 } })
     }
   })
 })
 
-test('toOutputBias() refuses what is not finite', () => {
+test('toOutputBias() rejects values that are not finite', () => {
   const values = new Float32Array(2)
   values[1] = Number.NaN
   expect(() => toOutputBias(Buffer.from(values.buffer).toString('base64'), 2)).toThrow('not finite')

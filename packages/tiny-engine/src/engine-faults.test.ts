@@ -31,14 +31,14 @@ afterAll(() => engine.close())
 
 const url = () => `${engine.url}/v1/chat/completions`
 
-function ask(scenario: string, more: Record<string, unknown> = {}): Record<string, unknown> {
+function chatBody(scenario: string, more: Record<string, unknown> = {}): Record<string, unknown> {
   const messages = [{ role: 'user', content: `SCRIPT:${scenario}` }]
   return { messages, return_token_ids: true, logprobs: true, ...more }
 }
 
-/** The text of a stream as far as it came. */
+/** Returns the received text of a stream. */
 async function readUntilBroken(scenario: string): Promise<{ text: string; error: unknown }> {
-  const response = await post(url(), ask(scenario, { stream: true }))
+  const response = await post(url(), chatBody(scenario, { stream: true }))
   let text = ''
   try {
     for await (const bytes of response.body ?? []) text += Buffer.from(bytes).toString()
@@ -51,22 +51,25 @@ async function readUntilBroken(scenario: string): Promise<{ text: string; error:
 const idsIn = (text: string) => text.split('\n\n').filter((event) => /"token_ids":\[\d/.test(event)).length
 
 describe('faults', () => {
-  test('status: an error body and Retry-After, as often as it says', async () => {
+  test('status: an error body and Retry-After, for the configured number of requests', async () => {
     for (let i = 0; i < 2; i++) {
-      const response = await post(url(), ask('busy#1', { stream: i === 1 }))
+      const response = await post(url(), chatBody('busy#1', { stream: i === 1 }))
       expect(response.status).toBe(429)
       expect(response.headers.get('retry-after')).toBe('2')
       expect(await response.json()).toEqual({
         error: { message: 'Slow down', type: 'Too Many Requests', param: null, code: 429 },
       })
     }
-    expect((await postJson(url(), ask('busy#1'))).status).toBe(200)
-    expect((await postJson(url(), ask('broken'))).body.error).toMatchObject({ type: 'InternalServerError', code: 500 })
+    expect((await postJson(url(), chatBody('busy#1'))).status).toBe(200)
+    expect((await postJson(url(), chatBody('broken'))).body.error).toMatchObject({
+      type: 'InternalServerError',
+      code: 500,
+    })
   })
 
-  test('reset: before any header, or after the tokens that were to come', async () => {
-    await expect(post(url(), ask('reset#1'))).rejects.toThrow()
-    await expect(post(url(), ask('reset#2', { stream: true }))).rejects.toThrow()
+  test('reset: before any header, or after the configured number of tokens', async () => {
+    await expect(post(url(), chatBody('reset#1'))).rejects.toThrow()
+    await expect(post(url(), chatBody('reset#2', { stream: true }))).rejects.toThrow()
     records = []
     const { text, error } = await readUntilBroken('reset-late')
     expect(error).toBeDefined()
@@ -76,16 +79,16 @@ describe('faults', () => {
     expect(records[0]?.choices[0]?.token_ids).toHaveLength(3)
   })
 
-  test('stall: silence, then the whole answer', async () => {
+  test('stall: no bytes during the delay, then the whole answer', async () => {
     for (const scenario of ['stall', 'stall-late']) {
       for (const stream of [true, false]) {
         const before = performance.now()
-        if (stream) expect(joinChoice((await postStream(url(), ask(scenario))).chunks).content).toBe('a b c')
-        else expect((await postJson(url(), ask(scenario))).body.choices[0]?.message?.content).toBe('a b c')
+        if (stream) expect(joinChoice((await postStream(url(), chatBody(scenario))).chunks).content).toBe('a b c')
+        else expect((await postJson(url(), chatBody(scenario))).body.choices[0]?.message?.content).toBe('a b c')
         expect(performance.now() - before).toBeGreaterThanOrEqual(140)
       }
     }
-    const response = await post(url(), ask('stall-late', { stream: true }))
+    const response = await post(url(), chatBody('stall-late', { stream: true }))
     const reader = response.body!.getReader()
     const first = Buffer.from((await reader.read()).value ?? []).toString()
     expect(idsIn(first)).toBe(2)
@@ -99,15 +102,15 @@ describe('faults', () => {
     expect(text).not.toContain('"finish_reason":"')
     expect(text).not.toContain('[DONE]')
     expect((await readUntilBroken('cut-at-once')).text).toBe('')
-    const whole = await post(url(), ask('cut'))
+    const whole = await post(url(), chatBody('cut'))
     expect(whole.status).toBe(200)
     const body = await whole.text()
     expect(() => JSON.parse(body) as unknown).toThrow()
   })
 
-  test('malformed: no JSON in place of the body, or one event among the others', async () => {
+  test('malformed: invalid JSON instead of the body, or in one event of the stream', async () => {
     for (const stream of [true, false]) {
-      const response = await post(url(), ask('malformed', { stream }))
+      const response = await post(url(), chatBody('malformed', { stream }))
       expect(response.status).toBe(200)
       expect(await response.text()).toBe('<html><body>502 Bad Gateway')
     }
@@ -131,26 +134,26 @@ describe('faults', () => {
     expect(events.at(-1)).toBe('[DONE]')
   })
 
-  test('omit: fields that were asked for are not there', async () => {
-    const ids = (await postJson(url(), ask('omit-ids'))).body
+  test('omit: requested fields are absent', async () => {
+    const ids = (await postJson(url(), chatBody('omit-ids'))).body
     expect(ids.prompt_token_ids).toBeNull()
     expect(ids.choices[0]).not.toHaveProperty('token_ids')
     expect(ids.choices[0]?.logprobs?.content.length).toBeGreaterThan(0)
-    const streamed = await postStream(url(), ask('omit-ids'))
+    const streamed = await postStream(url(), chatBody('omit-ids'))
     expect(streamed.chunks[0]?.prompt_token_ids).toBeNull()
     expect(joinChoice(streamed.chunks)).toMatchObject({ ids: [], content: 'a b c' })
-    const rest = (await postJson(url(), ask('omit-rest'))).body
+    const rest = (await postJson(url(), chatBody('omit-rest'))).body
     expect(rest).not.toHaveProperty('usage')
     expect(rest.choices[0]?.logprobs).toBeNull()
-    const stream = await postStream(url(), ask('omit-rest', { stream_options: { include_usage: true } }))
+    const stream = await postStream(url(), chatBody('omit-rest', { stream_options: { include_usage: true } }))
     expect(stream.chunks.some(({ usage }) => usage != null)).toBe(false)
     expect(joinChoice(stream.chunks).logprobs).toEqual([])
   })
 
-  test('wrong-length: one id or one log probability fewer, streamed or not', async () => {
+  test('wrong-length: one id or one log probability is missing, streamed or not', async () => {
     const counts = async (scenario: string) => {
-      const whole = (await postJson(url(), ask(scenario))).body.choices[0]
-      const joined = joinChoice((await postStream(url(), ask(scenario))).chunks)
+      const whole = (await postJson(url(), chatBody(scenario))).body.choices[0]
+      const joined = joinChoice((await postStream(url(), chatBody(scenario))).chunks)
       expect(joined.ids).toEqual(whole?.token_ids)
       expect(joined.logprobs).toEqual(whole?.logprobs?.content)
       return joined.ids.length - joined.logprobs.length
@@ -159,7 +162,7 @@ describe('faults', () => {
     expect(await counts('fewer-logprobs')).toBe(1)
   })
 
-  test('the same faults reach completions and generate', async () => {
+  test('the same faults apply to completions and generate', async () => {
     const prompt = `<|im_start|>user\nSCRIPT:NAME<|im_end|>\n<|im_start|>assistant\n`
     const completions = `${engine.url}/v1/completions`
     const cut = await postStream(completions, { prompt: prompt.replace('NAME', 'cut'), return_token_ids: true })
@@ -192,21 +195,21 @@ describe('a policy that fails', () => {
     async [Symbol.asyncDispose]() {},
   })
 
-  test('is a 500 before the answer and the last event within it', async () => {
+  test('causes status 500 before the answer, or an error as the last event of a stream', async () => {
     await using early = await startEngine({ policy: failing(-1) })
-    expect((await postJson(`${early.url}/v1/chat/completions`, ask('x'))).body.error).toMatchObject({
+    expect((await postJson(`${early.url}/v1/chat/completions`, chatBody('x'))).body.error).toMatchObject({
       message: 'cannot start',
       code: 500,
     })
     await using late = await startEngine({ policy: failing(3) })
     const where = `${late.url}/v1/chat/completions`
-    expect((await postJson(where, ask('x'))).body.error).toEqual({
+    expect((await postJson(where, chatBody('x'))).body.error).toEqual({
       message: 'lost its way',
       type: 'InternalServerError',
       param: null,
       code: 500,
     })
-    const { chunks, isDone } = await postStream(where, ask('x', { n: 2 }))
+    const { chunks, isDone } = await postStream(where, chatBody('x', { n: 2 }))
     expect(isDone).toBe(true)
     expect((chunks.at(-1) as WireAnswer).error).toMatchObject({ message: 'lost its way', code: 500 })
     expect(late.runningCount).toBe(0)

@@ -3,7 +3,7 @@ import { joinChoice, post, postJson, postStream } from '../../../test/support/en
 import { type Engine, startEngine } from './engine.ts'
 import type { GenerationRecord } from './generation-log.ts'
 
-/** The wire in front of the real model: only what a script cannot show. */
+/** The HTTP API with the real model: only behaviour that a script cannot test. */
 
 let engine: Engine
 let url: string
@@ -14,7 +14,7 @@ beforeAll(async () => {
 })
 afterAll(() => engine.close())
 
-const ask = (more: Record<string, unknown> = {}) => ({
+const chatBody = (more: Record<string, unknown> = {}) => ({
   messages: [{ role: 'user', content: 'Tell me about the sea.' }],
   max_tokens: 24,
   seed: 7,
@@ -24,9 +24,9 @@ const ask = (more: Record<string, unknown> = {}) => ({
   ...more,
 })
 
-test('with a seed, the stream and the whole answer are the same tokens', async () => {
-  const whole = (await postJson(url, ask())).body
-  const { chunks } = await postStream(url, ask())
+test('with a seed, the streamed and the whole answer have the same tokens', async () => {
+  const whole = (await postJson(url, chatBody())).body
+  const { chunks } = await postStream(url, chatBody())
   const joined = joinChoice(chunks)
   expect(joined.ids).toEqual(whole.choices[0]?.token_ids)
   expect(joined.content).toBe(whole.choices[0]?.message?.content)
@@ -37,36 +37,38 @@ test('with a seed, the stream and the whole answer are the same tokens', async (
   }
 })
 
-test('the same prompt given as ids gives the same answer', async () => {
-  const rendered = (await postJson(url, ask())).body
+test('the same prompt as ids has the same answer', async () => {
+  const rendered = (await postJson(url, chatBody())).body
   const given = {
     kv_transfer_params: { prompt_token_ids: rendered.prompt_token_ids },
     messages: [{ role: 'user', content: '' }],
   }
-  const answer = (await postJson(url, ask(given))).body
+  const answer = (await postJson(url, chatBody(given))).body
   expect(answer.prompt_token_ids).toEqual(rendered.prompt_token_ids)
   expect(answer.choices[0]?.token_ids).toEqual(rendered.choices[0]?.token_ids)
 })
 
-test('choices differ, and choice i is what seed + i gives', async () => {
-  const several = (await postJson(url, ask({ n: 3 }))).body.choices.map(({ token_ids: ids }) => ids)
+test('choices differ, and choice i equals the answer of seed + i', async () => {
+  const several = (await postJson(url, chatBody({ n: 3 }))).body.choices.map(({ token_ids: ids }) => ids)
   expect(new Set(several.map(String)).size).toBe(3)
-  expect((await postJson(url, ask({ seed: 8 }))).body.choices[0]?.token_ids).toEqual(several[1])
+  expect((await postJson(url, chatBody({ seed: 8 }))).body.choices[0]?.token_ids).toEqual(several[1])
 })
 
-test('an updated output bias changes what is sampled, under a new version', async () => {
+test('an updated output bias changes the sampled tokens and the weight version', async () => {
   const update = (bias: Record<string, number>, version: string) =>
     post(`${engine.url}/update_weights`, { update_info: { output_bias: bias }, weight_version: version })
   expect((await update({ 320: 1000 }, 'biased')).status).toBe(200)
-  expect((await postJson(url, ask({ max_tokens: 4 }))).body.choices[0]?.token_ids).toEqual([320, 320, 320, 320])
+  expect((await postJson(url, chatBody({ max_tokens: 4 }))).body.choices[0]?.token_ids).toEqual([320, 320, 320, 320])
   expect(records.at(-1)?.weight_version).toBe('biased')
   await update({}, 'plain')
-  expect((await postJson(url, ask({ max_tokens: 4 }))).body.choices[0]?.token_ids).not.toEqual([320, 320, 320, 320])
+  expect((await postJson(url, chatBody({ max_tokens: 4 }))).body.choices[0]?.token_ids).not.toEqual([
+    320, 320, 320, 320,
+  ])
 })
 
-test('a client that leaves frees the model at once', async () => {
+test('a client that disconnects frees the model immediately', async () => {
   const controller = new AbortController()
-  const response = await post(url, ask({ max_tokens: 4000, min_tokens: 4000, stream: true }), {
+  const response = await post(url, chatBody({ max_tokens: 4000, min_tokens: 4000, stream: true }), {
     signal: controller.signal,
   })
   await response.body?.getReader().read()

@@ -9,7 +9,7 @@ import OpenAI, {
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { type Engine, startEngine } from './engine.ts'
 
-/** The vendor's own client, reading what we serve. */
+/** Compatibility with OpenAI's own client. */
 
 const SCRIPT = `
 scenarios:
@@ -33,7 +33,7 @@ beforeAll(async () => {
 })
 afterAll(() => engine.close())
 
-const say = (scenario: string) => ({
+const chatBody = (scenario: string) => ({
   model: 'tiny',
   messages: [{ role: 'user' as const, content: `SCRIPT:${scenario}` }],
 })
@@ -43,17 +43,17 @@ const tools = ['bash', 'read'].map((name) => ({
 }))
 
 describe('the openai client', () => {
-  test('reads a whole answer', async () => {
-    const answer = await client.chat.completions.create(say('plain'))
+  test('parses a whole answer', async () => {
+    const answer = await client.chat.completions.create(chatBody('plain'))
     expect(answer.choices[0]?.message.content).toBe('Grüße, 世界 😀!')
     expect(answer.usage?.total_tokens).toBe((answer.usage?.prompt_tokens ?? 0) + (answer.usage?.completion_tokens ?? 0))
   })
 
-  test('reads a stream, usage last', async () => {
+  test('parses a stream with usage last', async () => {
     let text = ''
     let usage: number | undefined
     for await (const chunk of await client.chat.completions.create({
-      ...say('plain'),
+      ...chatBody('plain'),
       stream: true,
       stream_options: { include_usage: true },
     })) {
@@ -64,8 +64,8 @@ describe('the openai client', () => {
     expect(usage).toBeGreaterThan(5)
   })
 
-  test('puts streamed calls together, and goes through a loop of tools', async () => {
-    const stream = client.chat.completions.stream({ ...say('calls'), tools })
+  test('joins streamed tool calls, and completes a tool loop', async () => {
+    const stream = client.chat.completions.stream({ ...chatBody('calls'), tools })
     const message = (await stream.finalChatCompletion()).choices[0]
     expect(message?.finish_reason).toBe('tool_calls')
     expect(message?.message.content).toBe('Looking.')
@@ -78,7 +78,7 @@ describe('the openai client', () => {
       model: 'tiny',
       tools,
       messages: [
-        ...say('calls').messages,
+        ...chatBody('calls').messages,
         { role: 'assistant', content: 'Looking.', tool_calls: calls },
         ...calls.map((call) => ({ role: 'tool' as const, tool_call_id: call.id, content: 'a.txt' })),
       ],
@@ -87,8 +87,8 @@ describe('the openai client', () => {
     expect(answer.choices[0]?.finish_reason).toBe('stop')
   })
 
-  test('reads two choices and log probabilities', async () => {
-    const answer = await client.chat.completions.create({ ...say('plain'), n: 2, logprobs: true, top_logprobs: 2 })
+  test('parses two choices and log probabilities', async () => {
+    const answer = await client.chat.completions.create({ ...chatBody('plain'), n: 2, logprobs: true, top_logprobs: 2 })
     expect(answer.choices.map(({ index }) => index)).toEqual([0, 1])
     for (const choice of answer.choices) {
       const content = choice.logprobs?.content ?? []
@@ -100,7 +100,7 @@ describe('the openai client', () => {
     }
   })
 
-  test('reads completions and models', async () => {
+  test('parses completions and models', async () => {
     expect((await client.completions.create({ model: 'tiny', prompt: 'x', max_tokens: 20 })).choices[0]?.text).toBe(
       'default',
     )
@@ -108,8 +108,8 @@ describe('the openai client', () => {
     expect((await client.models.retrieve('tiny')).id).toBe('tiny')
   })
 
-  test('gets errors of the right class', async () => {
-    const create = (body: object) => client.chat.completions.create({ ...say('plain'), ...body })
+  test('throws errors of the right class', async () => {
+    const create = (body: object) => client.chat.completions.create({ ...chatBody('plain'), ...body })
     await expect(create({ temperature: 9 })).rejects.toThrow(BadRequestError)
     await expect(create({ temperature: 9 })).rejects.toMatchObject({
       status: 400,
@@ -117,21 +117,21 @@ describe('the openai client', () => {
       type: 'BadRequestError',
     })
     await expect(create({ model: 'other' })).rejects.toThrow(NotFoundError)
-    await expect(create(say('down'))).rejects.toThrow(InternalServerError)
-    await expect(create(say('busy'))).rejects.toThrow(RateLimitError)
+    await expect(create(chatBody('down'))).rejects.toThrow(InternalServerError)
+    await expect(create(chatBody('busy'))).rejects.toThrow(RateLimitError)
     const stranger = new OpenAI({ baseURL: `${engine.url}/v1`, apiKey: 'wrong', maxRetries: 0 })
     await expect(stranger.models.list()).rejects.toThrow(AuthenticationError)
   })
 
-  test('retries what it may', async () => {
+  test('retries retryable errors', async () => {
     const patient = new OpenAI({ baseURL: `${engine.url}/v1`, apiKey: 'key', maxRetries: 1 })
-    expect((await patient.chat.completions.create(say('busy#again'))).choices[0]?.message.content).toBe('ok')
+    expect((await patient.chat.completions.create(chatBody('busy#again'))).choices[0]?.message.content).toBe('ok')
   })
 
-  test('leaving a stream frees the engine', async () => {
+  test('closing a stream frees the engine', async () => {
     const controller = new AbortController()
     const stream = await client.chat.completions.create(
-      { ...say('endless'), stream: true },
+      { ...chatBody('endless'), stream: true },
       { signal: controller.signal },
     )
     const read = async () => {
@@ -139,7 +139,7 @@ describe('the openai client', () => {
     }
     await read()
     await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 30_000, interval: 5 })
-    const waiting = client.chat.completions.create(say('endless'), { signal: controller.signal })
+    const waiting = client.chat.completions.create(chatBody('endless'), { signal: controller.signal })
     await vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 2 })
     controller.abort()
     await expect(waiting).rejects.toThrow(APIUserAbortError)

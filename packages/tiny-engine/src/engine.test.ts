@@ -36,7 +36,7 @@ const tools = [
   { type: 'function', function: { name: 'read' } },
 ]
 
-function ask(scenario: string, more: Record<string, unknown> = {}): Record<string, unknown> {
+function chatBody(scenario: string, more: Record<string, unknown> = {}): Record<string, unknown> {
   return { model: 'tiny', messages: [{ role: 'user', content: `SCRIPT:${scenario}` }], return_token_ids: true, ...more }
 }
 
@@ -55,10 +55,10 @@ beforeAll(async () => {
 afterAll(() => engine.close())
 
 describe('POST /v1/chat/completions', () => {
-  test('streams as vLLM does: role, deltas with ids, finish, usage, [DONE]', async () => {
+  test('streams like vLLM: role, deltas with ids, finish, usage, [DONE]', async () => {
     const { chunks, isDone } = await postStream(
       chat,
-      ask('words', { stream_options: { include_usage: true }, logprobs: true }),
+      chatBody('words', { stream_options: { include_usage: true }, logprobs: true }),
     )
     expect(isDone).toBe(true)
     const [first, ...rest] = chunks
@@ -78,10 +78,10 @@ describe('POST /v1/chat/completions', () => {
     expect(usage?.usage?.completion_tokens).toBe(joinChoice(chunks).ids.length)
   })
 
-  test('the body of a whole answer', async () => {
+  test('returns the body of a whole answer', async () => {
     const { body } = await postJson(
       chat,
-      ask('cut', { logprobs: true, top_logprobs: 1, max_tokens: 2, request_id: 'named' }),
+      chatBody('cut', { logprobs: true, top_logprobs: 1, max_tokens: 2, request_id: 'named' }),
     )
     expect({ ...body, created: 0, prompt_token_ids: [] }).toMatchInlineSnapshot(`
       {
@@ -167,8 +167,8 @@ describe('POST /v1/chat/completions', () => {
     `)
   })
 
-  test('parses reasoning and calls; arguments are the sampled text, broken JSON too', async () => {
-    const whole = (await postJson(chat, ask('agent', { tools }))).body.choices[0]
+  test('parses reasoning and calls; arguments are the sampled text, even if it is invalid JSON', async () => {
+    const whole = (await postJson(chat, chatBody('agent', { tools }))).body.choices[0]
     expect(whole?.finish_reason).toBe('tool_calls')
     expect(whole?.message).toMatchObject({
       content: 'Let me look.',
@@ -179,7 +179,7 @@ describe('POST /v1/chat/completions', () => {
       ],
     })
     expect(whole?.message?.tool_calls?.[0]?.id).toMatch(/^chatcmpl-tool-[0-9a-f]{32}$/)
-    const streamed = joinChoice((await postStream(chat, ask('agent', { tools }))).chunks)
+    const streamed = joinChoice((await postStream(chat, chatBody('agent', { tools }))).chunks)
     expect(streamed).toMatchObject({ content: 'Let me look.', reasoning: 'I should look.', finishReason: 'tool_calls' })
     expect(streamed.ids).toEqual(whole?.token_ids)
     expect(streamed.toolCalls.map(({ name, arguments: args }) => ({ name, arguments: args }))).toEqual(
@@ -187,24 +187,24 @@ describe('POST /v1/chat/completions', () => {
     )
   })
 
-  test('leaves calls in the text when no tools were given or none may be called', async () => {
+  test('leaves calls in the text if the request has no tools or forbids tool calls', async () => {
     for (const more of [{}, { tools, tool_choice: 'none' }]) {
-      const choice = (await postJson(chat, ask('agent', more))).body.choices[0]
+      const choice = (await postJson(chat, chatBody('agent', more))).body.choices[0]
       expect(choice?.message?.content).toContain('<tool_call>')
       expect(choice?.finish_reason).toBe('stop')
     }
   })
 
-  test('a named tool keeps the finish reason stop; parallel_tool_calls: false shows the first call', async () => {
+  test('a named tool keeps the finish reason stop; parallel_tool_calls: false returns the first call only', async () => {
     const named = { tools, tool_choice: { type: 'function', function: { name: 'bash' } } }
-    expect((await postJson(chat, ask('agent', named))).body.choices[0]?.finish_reason).toBe('stop')
-    const single = ask('agent', { tools, parallel_tool_calls: false })
+    expect((await postJson(chat, chatBody('agent', named))).body.choices[0]?.finish_reason).toBe('stop')
+    const single = chatBody('agent', { tools, parallel_tool_calls: false })
     expect((await postJson(chat, single)).body.choices[0]?.message?.tool_calls).toHaveLength(1)
     expect(joinChoice((await postStream(chat, single)).chunks).toolCalls).toHaveLength(1)
   })
 
-  test('without return_token_ids, chunks with nothing to show are left out and ids are null', async () => {
-    const { chunks } = await postStream(chat, ask('agent', { tools, return_token_ids: false }))
+  test('without return_token_ids, empty chunks are omitted and ids are null', async () => {
+    const { chunks } = await postStream(chat, chatBody('agent', { tools, return_token_ids: false }))
     expect(chunks[0]?.prompt_token_ids).toBeNull()
     for (const choice of chunks.slice(1, -1).map(({ choices }) => choices[0])) {
       expect(Object.keys(choice?.delta ?? {})).not.toHaveLength(0)
@@ -214,41 +214,41 @@ describe('POST /v1/chat/completions', () => {
   })
 
   test('include_reasoning: false hides reasoning, ids and log probabilities', async () => {
-    const hidden = ask('agent', { tools, include_reasoning: false, logprobs: true })
+    const hidden = chatBody('agent', { tools, include_reasoning: false, logprobs: true })
     const choice = (await postJson(chat, hidden)).body.choices[0]
     expect(choice).toMatchObject({ logprobs: null, token_ids: null, message: { reasoning: null } })
     const streamed = joinChoice((await postStream(chat, hidden)).chunks)
     expect(streamed).toMatchObject({ reasoning: '', ids: [], logprobs: [], content: 'Let me look.' })
   })
 
-  test('a stop string cuts the text, not the ids; ids run ahead of the text', async () => {
-    const body = ask('words', { stop: ['three'] })
+  test('a stop string truncates the text, not the ids; ids are sent before their text', async () => {
+    const body = chatBody('words', { stop: ['three'] })
     const choice = (await postJson(chat, body)).body.choices[0]
     expect(choice).toMatchObject({ message: { content: 'one two ' }, finish_reason: 'stop', stop_reason: 'three' })
     const { chunks } = await postStream(chat, body)
     expect(joinChoice(chunks)).toMatchObject({ content: 'one two ', stopReason: 'three', ids: choice?.token_ids })
     expect(chunks[1]?.choices[0]).toMatchObject({ delta: {}, finish_reason: null })
     expect(chunks[1]?.choices[0]?.token_ids).toHaveLength(1)
-    const included = ask('words', { stop: ['three'], include_stop_str_in_output: true })
+    const included = chatBody('words', { stop: ['three'], include_stop_str_in_output: true })
     expect((await postJson(chat, included)).body.choices[0]?.message?.content).toBe('one two three')
   })
 
-  test('stop ids, max_tokens and n', async () => {
-    const ids = (await postJson(chat, ask('words'))).body.choices[0]?.token_ids ?? []
-    const stopped = (await postJson(chat, ask('words', { stop_token_ids: [ids[3]] }))).body.choices[0]
+  test('applies stop ids, max_tokens and n', async () => {
+    const ids = (await postJson(chat, chatBody('words'))).body.choices[0]?.token_ids ?? []
+    const stopped = (await postJson(chat, chatBody('words', { stop_token_ids: [ids[3]] }))).body.choices[0]
     expect(stopped).toMatchObject({ token_ids: ids.slice(0, 4), finish_reason: 'stop', stop_reason: ids[3] })
-    const short = (await postJson(chat, ask('words', { max_tokens: 2, n: 3 }))).body
+    const short = (await postJson(chat, chatBody('words', { max_tokens: 2, n: 3 }))).body
     expect(short.choices.map(({ index, token_ids, finish_reason }) => ({ index, token_ids, finish_reason }))).toEqual(
       [0, 1, 2].map((index) => ({ index, token_ids: ids.slice(0, 2), finish_reason: 'length' })),
     )
     expect(short.usage?.completion_tokens).toBe(6)
-    const { chunks } = await postStream(chat, ask('words', { n: 2 }))
+    const { chunks } = await postStream(chat, chatBody('words', { n: 2 }))
     expect(chunks.filter(({ prompt_token_ids: prompt }) => prompt != null)).toHaveLength(2)
     for (const index of [0, 1]) expect(joinChoice(chunks, index).ids).toEqual(ids)
   })
 
-  test('a turn that breaks off has finish reason length on its last token', async () => {
-    const { chunks } = await postStream(chat, ask('cut'))
+  test('a truncated turn has finish reason length on its last token', async () => {
+    const { chunks } = await postStream(chat, chatBody('cut'))
     expect(chunks.at(-1)?.choices[0]).toMatchObject({
       finish_reason: 'length',
       delta: { content: expect.any(String) as string },
@@ -256,8 +256,8 @@ describe('POST /v1/chat/completions', () => {
     expect(chunks.at(-1)?.choices[0]?.token_ids).toHaveLength(1)
   })
 
-  test('log probabilities: bytes, alternatives with the sampled token first, names by id', async () => {
-    const body = ask('unicode', { logprobs: true, top_logprobs: 3 })
+  test('log probabilities have bytes, alternatives with the sampled token first, and names by id', async () => {
+    const body = chatBody('unicode', { logprobs: true, top_logprobs: 3 })
     const choice = (await postJson(chat, body)).body.choices[0]
     const content = choice?.logprobs?.content ?? []
     expect(content).toHaveLength(choice?.token_ids?.length ?? 0)
@@ -271,15 +271,15 @@ describe('POST /v1/chat/completions', () => {
     expect(named?.logprobs?.content.map(({ token }) => token)).toEqual(named?.token_ids?.map((id) => `token_id:${id}`))
   })
 
-  test('an explicit null for top_logprobs switches log probabilities off, as in vLLM', async () => {
-    const body = ask('words', { logprobs: true, top_logprobs: null })
+  test('an explicit null for top_logprobs disables log probabilities, as in vLLM', async () => {
+    const body = chatBody('words', { logprobs: true, top_logprobs: null })
     expect((await postJson(chat, body)).body.choices[0]?.logprobs).toBeNull()
   })
 
-  test('stream_interval puts several tokens into a chunk; continuous usage rides on every chunk', async () => {
+  test('stream_interval combines several tokens in a chunk; continuous usage is in every chunk', async () => {
     const { chunks } = await postStream(
       chat,
-      ask('words', { stream_interval: 3, stream_options: { include_usage: true, continuous_usage_stats: true } }),
+      chatBody('words', { stream_interval: 3, stream_options: { include_usage: true, continuous_usage_stats: true } }),
     )
     const lengths = chunks.slice(1, -1).map(({ choices }) => choices[0]?.token_ids?.length)
     expect(lengths[0]).toBe(1)
@@ -288,34 +288,34 @@ describe('POST /v1/chat/completions', () => {
     for (const { usage } of chunks) expect(usage?.prompt_tokens).toBeGreaterThan(0)
   })
 
-  test('token-in: the ids given are the prompt, messages still choose the turn', async () => {
-    const body = ask('words', { kv_transfer_params: { prompt_token_ids: [1, 320, 275, 201] }, max_tokens: 30_000 })
+  test('token-in: the ids of the request are the prompt, and messages still select the turn', async () => {
+    const body = chatBody('words', { kv_transfer_params: { prompt_token_ids: [1, 320, 275, 201] }, max_tokens: 30_000 })
     expect((await postJson(chat, body)).body.prompt_token_ids).toEqual([1, 320, 275, 201])
     const { chunks } = await postStream(chat, body)
     expect(chunks[0]?.prompt_token_ids).toEqual([1, 320, 275, 201])
     expect(joinChoice(chunks).content).toBe('one two three four five')
   })
 
-  test('token-in cuts max_tokens to what fits where the rendered prompt is refused', async () => {
+  test('token-in reduces max_tokens to the context length, where a rendered prompt is rejected', async () => {
     const promptIds = Array.from({ length: 32_760 }, () => 320)
-    const fits = ask('load', { kv_transfer_params: { prompt_token_ids: promptIds }, max_tokens: 100 })
+    const fits = chatBody('load', { kv_transfer_params: { prompt_token_ids: promptIds }, max_tokens: 100 })
     const { status, body } = await postJson(chat, fits)
     expect(status).toBe(200)
     expect(body.choices[0]).toMatchObject({ finish_reason: 'length' })
     expect(body.choices[0]?.token_ids).toHaveLength(8)
-    const full = ask('words', { kv_transfer_params: { prompt_token_ids: [...promptIds, ...promptIds] } })
+    const full = chatBody('words', { kv_transfer_params: { prompt_token_ids: [...promptIds, ...promptIds] } })
     expect((await postJson(chat, full)).body.error?.message).toBe(
       "Input length (65520) exceeds model's maximum context length (32768).",
     )
   })
 
-  test('the request id comes from the header, then from the body', async () => {
-    const named = await post(chat, ask('words', { request_id: 'mine' }), { headers: { 'x-request-id': 'theirs' } })
+  test('the request id is read from the header, then from the body', async () => {
+    const named = await post(chat, chatBody('words', { request_id: 'mine' }), { headers: { 'x-request-id': 'theirs' } })
     expect(((await named.json()) as WireAnswer).id).toBe('chatcmpl-theirs')
-    expect((await postJson(chat, ask('words', { request_id: 'mine' }))).body.id).toBe('chatcmpl-mine')
+    expect((await postJson(chat, chatBody('words', { request_id: 'mine' }))).body.id).toBe('chatcmpl-mine')
   })
 
-  test('add_generation_prompt, continue_final_message and chat_template_kwargs reach the template', async () => {
+  test('add_generation_prompt, continue_final_message and chat_template_kwargs are passed to the template', async () => {
     const text = async (more: Record<string, unknown>) => {
       const messages = [
         { role: 'user', content: 'q' },
@@ -331,7 +331,7 @@ describe('POST /v1/chat/completions', () => {
     expect(await text({ reasoning_effort: 'none' })).toMatch(/<think>\n\n<\/think>\n\n$/)
   })
 
-  test('any scripted turn: the stream and the whole answer agree', async () => {
+  test('the streamed and the whole answer agree for any scripted turn', async () => {
     const words = fc.string({
       unit: fc.constantFrom('a', ' ', '\n', '世', '😀', '<', '"', '{', 'tool_call', 'think', '>', '/'),
       maxLength: 20,
@@ -357,7 +357,7 @@ describe('POST /v1/chat/completions', () => {
     await using scripted = await startEngine({ script: { scenarios } })
     const url = `${scripted.url}/v1/chat/completions`
     for (const [i, [, options]] of turns.entries()) {
-      const body = ask(`t${i}`, { ...options, logprobs: true, top_logprobs: 1 })
+      const body = chatBody(`t${i}`, { ...options, logprobs: true, top_logprobs: 1 })
       const [whole, stream] = await Promise.all([postJson(url, body), postStream(url, body)])
       const choice = whole.body.choices[0]
       const joined = joinChoice(stream.chunks)
@@ -379,7 +379,7 @@ describe('POST /v1/chat/completions', () => {
 describe('POST /v1/completions', () => {
   const completions = () => `${engine.url}/v1/completions`
 
-  test('continues texts and ids, with ids per choice and the older log probabilities', async () => {
+  test('continues texts and ids, with ids per choice and log probabilities in the older format', async () => {
     const whole = (
       await postJson(completions(), { prompt: [5, 6], return_token_ids: true, logprobs: 1, max_tokens: 50 })
     ).body
@@ -420,19 +420,19 @@ describe('POST /v1/completions', () => {
     expect(chunks.at(-1)?.usage).toEqual(body.usage)
   })
 
-  test('refuses more prompts than vLLM takes', async () => {
+  test('rejects more prompts than vLLM accepts', async () => {
     const { status, body } = await postJson(completions(), { prompt: Array.from({ length: 1025 }, () => 'x') })
     expect(status).toBe(400)
     expect(body.error).toMatchObject({ param: 'prompt' })
   })
 
-  test('says the context size of the model that the script plays', async () => {
+  test('reports the context length of the scripted model', async () => {
     await using other = await startEngine({ script: { default: { text: 'hi' }, model: { context_tokens: 200_000 } } })
     const { data } = (await (await fetch(`${other.url}/v1/models`)).json()) as { data: { max_model_len: number }[] }
     expect(data[0]?.max_model_len).toBe(200_000)
   })
 
-  test('samples 16 tokens when max_tokens is absent', async () => {
+  test('samples 16 tokens if max_tokens is absent', async () => {
     await using other = await startEngine({ script: 'default: {tokens: 100}' })
     const { body } = await postJson(`${other.url}/v1/completions`, { prompt: 'x' })
     expect(body.usage?.completion_tokens).toBe(16)
@@ -440,12 +440,12 @@ describe('POST /v1/completions', () => {
 })
 
 describe('POST /inference/v1/generate', () => {
-  test('takes what /render gives and returns ids, the same as chat', async () => {
-    const rendered = (await (await post(`${chat}/render`, ask('words', { logprobs: true }))).json()) as {
+  test('accepts the output of /render and returns the same ids as chat', async () => {
+    const rendered = (await (await post(`${chat}/render`, chatBody('words', { logprobs: true }))).json()) as {
       token_ids: number[]
       sampling_params: { max_tokens: number; logprobs: number }
     }
-    const asChat = (await postJson(chat, ask('words'))).body
+    const asChat = (await postJson(chat, chatBody('words'))).body
     expect(rendered.token_ids).toEqual(asChat.prompt_token_ids)
     expect(rendered.sampling_params).toMatchObject({ max_tokens: 32_768 - rendered.token_ids.length, logprobs: 0 })
     const generate = `${engine.url}/inference/v1/generate`
@@ -459,7 +459,7 @@ describe('POST /inference/v1/generate', () => {
 })
 
 describe('text endpoints', () => {
-  test('/tokenize of a text and of a conversation, and back by /detokenize', async () => {
+  test('/tokenize encodes a text or a conversation, and /detokenize decodes the ids', async () => {
     const read = async (path: string, body: unknown) =>
       (await (await post(engine.url + path, body)).json()) as {
         tokens: number[]
@@ -474,23 +474,23 @@ describe('text endpoints', () => {
       token_strs: ['hel', 'lo', 'Ġ', 'ä¸ĸçķĮ'],
     })
     expect((await read('/detokenize', { tokens: text.tokens })).prompt).toBe('hello 世界')
-    const { messages } = ask('words')
-    const talk = await read('/tokenize', { messages, tools })
-    expect(talk.token_strs).toBeNull()
-    expect(talk.tokens).toEqual((await postJson(chat, ask('words', { tools }))).body.prompt_token_ids)
-    expect((await read('/detokenize', { tokens: talk.tokens })).prompt).toContain(
+    const { messages } = chatBody('words')
+    const tokenized = await read('/tokenize', { messages, tools })
+    expect(tokenized.token_strs).toBeNull()
+    expect(tokenized.tokens).toEqual((await postJson(chat, chatBody('words', { tools }))).body.prompt_token_ids)
+    expect((await read('/detokenize', { tokens: tokenized.tokens })).prompt).toContain(
       '"name": "read", "description": null, "parameters": null',
     )
   })
 
-  test('numbers in tools are printed as Python would', async () => {
+  test('numbers in tools are printed in Python’s notation', async () => {
     const body = `{"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"b": 1.0, "a": 12345678901234567890, "10": 1e3}}}]}`
     const { tokens } = (await (await post(`${engine.url}/tokenize`, body)).json()) as { tokens: number[] }
     const { prompt } = (await (await post(`${engine.url}/detokenize`, { tokens })).json()) as { prompt: string }
     expect(prompt).toContain('"parameters": {"b": 1.0, "a": 12345678901234567890, "10": 1000.0}')
   })
 
-  test('a developer message is read as a system message', async () => {
+  test('a developer message is treated as a system message', async () => {
     const { tokens } = (await (
       await post(`${engine.url}/tokenize`, { messages: [{ role: 'developer', content: 'Be kind' }] })
     ).json()) as { tokens: number[] }
@@ -498,7 +498,7 @@ describe('text endpoints', () => {
     expect(prompt).toContain('<|im_start|>system\nBe kind<|im_end|>')
   })
 
-  test('models, health, ping, version and metrics', async () => {
+  test('models, health, ping, version and metrics respond', async () => {
     const get = (path: string) => fetch(engine.url + path)
     expect(await (await get('/v1/models')).json()).toMatchObject({
       object: 'list',
@@ -512,14 +512,14 @@ describe('text endpoints', () => {
   })
 })
 
-describe('refusals', () => {
+describe('rejected requests', () => {
   const refusal = async (body: unknown, path = '/v1/chat/completions') => {
     const response = await post(engine.url + path, body)
     return { status: response.status, ...((await response.json()) as WireAnswer).error }
   }
 
-  test('an unknown model is a 404 in vLLM words', async () => {
-    expect(await refusal(ask('words', { model: 'gpt-9' }))).toEqual({
+  test('an unknown model returns 404 with vLLM’s message', async () => {
+    expect(await refusal(chatBody('words', { model: 'gpt-9' }))).toEqual({
       status: 404,
       message: 'The model `gpt-9` does not exist.',
       type: 'NotFoundError',
@@ -528,19 +528,19 @@ describe('refusals', () => {
     })
   })
 
-  test('context overflow is a 400 in vLLM words', async () => {
-    const { body } = await postJson(chat, ask('words'))
+  test('context overflow returns 400 with vLLM’s message', async () => {
+    const { body } = await postJson(chat, chatBody('words'))
     const prompt = body.prompt_token_ids?.length ?? 0
     const max = 32_768 - prompt + 1
-    expect(await refusal(ask('words', { max_tokens: max }))).toEqual({
+    expect(await refusal(chatBody('words', { max_tokens: max }))).toEqual({
       status: 400,
       message: `This model's maximum context length is 32768 tokens. However, you requested ${max} output tokens and your prompt contains at least ${prompt} input tokens, for a total of at least 32769 tokens. Please reduce the length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value=${prompt})`,
       type: 'BadRequestError',
       param: 'input_tokens',
       code: 400,
     })
-    expect((await postJson(chat, ask('words', { max_tokens: max - 1 }))).status).toBe(200)
-    expect(await refusal(ask('words', { max_completion_tokens: 99_999 }))).toMatchObject({
+    expect((await postJson(chat, chatBody('words', { max_tokens: max - 1 }))).status).toBe(200)
+    expect(await refusal(chatBody('words', { max_completion_tokens: 99_999 }))).toMatchObject({
       message: expect.stringMatching(/^max_completion_tokens=99999 cannot be greater than max_model_len/) as string,
     })
     const long = { messages: [{ role: 'user', content: 'word '.repeat(40_000) }] }
@@ -599,12 +599,12 @@ describe('refusals', () => {
     [{ kv_transfer_params: { prompt_token_ids: [4294967297] } }, null, 'Token id 4294967297 is out of vocabulary'],
     [{ prompt_logprobs: 1 }, 'prompt_logprobs', 'not supported by the tiny engine'],
   ])('%j is refused and %s named', async (more, param, message) => {
-    const error = await refusal(ask('words', more))
+    const error = await refusal(chatBody('words', more))
     expect(error).toMatchObject({ status: 400, code: 400, param })
     expect(error.message).toContain(message)
   })
 
-  test('bodies that are no JSON, not an object, nested too deep, of the wrong type or too large', async () => {
+  test('bodies that are not JSON, not an object, nested too deep, of the wrong type or too large', async () => {
     expect(await refusal('{"messages": [')).toMatchObject({ status: 400, type: 'Bad Request' })
     for (const body of ['null', '[]', '5', '"x"'])
       expect(await refusal(body)).toMatchObject({ status: 400, param: 'body' })
@@ -619,7 +619,7 @@ describe('refusals', () => {
     expect(((await large.json()) as WireAnswer).error?.code).toBe(413)
   })
 
-  test('an unknown path is 404 and a wrong method 405, in the same shape', async () => {
+  test('an unknown path returns 404 and a wrong method 405, in the same format', async () => {
     expect(await refusal({}, '/v1/nothing')).toEqual({
       status: 404,
       message: 'Not Found',
@@ -634,7 +634,7 @@ describe('refusals', () => {
     })
   })
 
-  test('any body is answered, never with a 500', async () => {
+  test('every body has a response, never with status 500', async () => {
     const field = fc.constantFrom(
       'messages',
       'tools',
@@ -669,7 +669,9 @@ describe('refusals', () => {
         fc.dictionary(field, fc.jsonValue({ maxDepth: 3 })),
         fc.boolean(),
         async (where, body, isValid) => {
-          const base = isValid ? { ...ask('words'), prompt: 'x', token_ids: [1], sampling_params: {}, tokens: [1] } : {}
+          const base = isValid
+            ? { ...chatBody('words'), prompt: 'x', token_ids: [1], sampling_params: {}, tokens: [1] }
+            : {}
           const response = await post(engine.url + where, { ...base, ...body })
           await response.text()
           expect([200, 400, 404]).toContain(response.status)
@@ -682,7 +684,7 @@ describe('refusals', () => {
 })
 
 describe('an API key', () => {
-  test('is asked for everywhere but on the open endpoints', async () => {
+  test('is required by all endpoints except the public ones', async () => {
     await using locked = await startEngine({ script: SCRIPT, apiKey: 'secret' })
     const status = async (path: string, headers: Record<string, string> = {}) =>
       (await fetch(locked.url + path, { headers })).status
@@ -693,11 +695,11 @@ describe('an API key', () => {
   })
 })
 
-describe('a client that leaves', () => {
-  test('ends the generation at once, and the log says so', async () => {
+describe('a client that disconnects', () => {
+  test('ends the generation immediately, and the log records it', async () => {
     records = []
     const controller = new AbortController()
-    const response = await post(chat, ask('slow', { stream: true }), { signal: controller.signal })
+    const response = await post(chat, chatBody('slow', { stream: true }), { signal: controller.signal })
     await response.body?.getReader().read()
     await vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 5 })
     controller.abort()
@@ -706,21 +708,21 @@ describe('a client that leaves', () => {
     expect(records[0]?.choices[0]?.token_ids.length).toBeLessThan(16)
   })
 
-  test('also while nothing was sampled yet, streamed or not', async () => {
+  test('ends the generation before the first token too, streamed or not', async () => {
     for (const stream of [true, false]) {
       const controller = new AbortController()
-      const asked = post(chat, ask('never', { stream }), { signal: controller.signal }).then((response) =>
+      const pending = post(chat, chatBody('never', { stream }), { signal: controller.signal }).then((response) =>
         response.text(),
       )
-      asked.catch(() => {})
+      pending.catch(() => {})
       await vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 5 })
       controller.abort()
-      // Less than the wait for the first token.
+      // Less than the delay of the first token.
       await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 30_000, interval: 5 })
     }
   })
 
-  test('a client that does not read holds the sampling back', async () => {
+  test('a client that does not read pauses the sampling', async () => {
     await using other = await startEngine({ script: 'default: {tokens: 30000}' })
     const body = { messages: [{ role: 'user', content: 'x' }], stream: true, logprobs: true, top_logprobs: 20 }
     const controller = new AbortController()
@@ -745,15 +747,15 @@ describe('a client that leaves', () => {
 })
 
 describe('the log', () => {
-  test('a file has a line per generation and is complete once the engine is closed', async () => {
+  test('has a line per generation and is complete when the engine has closed', async () => {
     const folder = await mkdtemp(join(tmpdir(), 'polar-engine-'))
     const log = join(folder, 'log.jsonl')
     const logged = await startEngine({ script: SCRIPT, log, weightVersion: 'v7' })
     const url = `${logged.url}/v1/chat/completions`
     const answers = await Promise.all(
-      Array.from({ length: 20 }, () => postJson(url, ask('unicode', { logprobs: true }))),
+      Array.from({ length: 20 }, () => postJson(url, chatBody('unicode', { logprobs: true }))),
     )
-    const unfinished = post(url, ask('never', { stream: true })).then((response) => response.text())
+    const unfinished = post(url, chatBody('never', { stream: true })).then((response) => response.text())
     unfinished.catch(() => {})
     await vi.waitFor(() => expect(logged.runningCount).toBe(1), { timeout: 30_000, interval: 5 })
     await logged.close()
@@ -783,13 +785,13 @@ describe('the log', () => {
     await rm(folder, { recursive: true })
   })
 
-  test('one that cannot be opened is an error at the start, and leaves nothing running', async () => {
+  test('startEngine() throws if the log cannot be opened, and leaves nothing running', async () => {
     await expect(startEngine({ script: SCRIPT, log: '/nonexistent/dir/log' })).rejects.toThrow(
       "Cannot write the engine's log",
     )
   })
 
-  test('a port that is taken is said so', async () => {
+  test('startEngine() reports a port that is in use', async () => {
     await expect(startEngine({ script: SCRIPT, port: engine.port })).rejects.toThrow(
       /cannot listen on 127\.0\.0\.1 port \d+/,
     )

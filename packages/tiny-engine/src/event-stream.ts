@@ -22,7 +22,7 @@ export class EventStream implements EventWriter {
   #isScheduled = false
   #isBlocked = false
   #hasWritten = false
-  #room: Promise<void> | undefined
+  #space: Promise<void> | undefined
 
   constructor(response: ServerResponse) {
     this.#response = response
@@ -44,8 +44,8 @@ export class EventStream implements EventWriter {
   /** Returns a promise to await before further writes; undefined if the buffer is not full. */
   ready(): Promise<void> | undefined {
     if (this.#waiting.length < FULL_AT && !this.#isBlocked) return undefined
-    this.#room ??= this.#makeRoom()
-    return this.#room
+    this.#space ??= this.#waitForSpace()
+    return this.#space
   }
 
   /** Resolves when everything was passed to the operating system. */
@@ -89,11 +89,11 @@ export class EventStream implements EventWriter {
     this.#isBlocked = !this.#response.write(text)
   }
 
-  async #makeRoom(): Promise<void> {
+  async #waitForSpace(): Promise<void> {
     this.#flush()
     if (this.#isBlocked) await this.#drained()
     else await new Promise((resolve) => setImmediate(resolve))
-    this.#room = undefined
+    this.#space = undefined
   }
 
   async #drained(): Promise<void> {

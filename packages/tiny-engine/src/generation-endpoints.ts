@@ -228,7 +228,7 @@ export async function generateTokens(context: EngineContext, exchange: Exchange)
   const params = body.sampling_params
   const promptIds = toPromptIds(body.token_ids, context.texts.tokenizer.vocabularySize)
   checkPromptLength(promptIds, context.maxModelLen)
-  const room = context.maxModelLen - promptIds.length
+  const remaining = context.maxModelLen - promptIds.length
   const id = `generate-tokens-${baseIdOf(context, exchange, body.request_id)}`
   const job: Job = {
     requestId: id,
@@ -236,7 +236,7 @@ export async function generateTokens(context: EngineContext, exchange: Exchange)
     promptIds,
     sampling: toSamplingParams(
       params,
-      { maxTokens: params.max_tokens ?? room, topLogprobs: params.logprobs ?? 0 },
+      { maxTokens: params.max_tokens ?? remaining, topLogprobs: params.logprobs ?? 0 },
       samplingLimits(context),
     ),
     includeStop: params.include_stop_str_in_output ?? false,

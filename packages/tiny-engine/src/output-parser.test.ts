@@ -30,7 +30,7 @@ describe('parseOutput()', () => {
     }
   })
 
-  test('reads the canonical turn: reasoning, content and two calls', () => {
+  test('parses the canonical turn: reasoning, content and two calls', () => {
     const text = `<think>\nR\n</think>\n\nA\n${call('bash', '{"command": "ls"}')}\n${call('read', '{}')}`
     expect(parse(text)).toEqual({
       reasoning: 'R',
@@ -42,12 +42,12 @@ describe('parseOutput()', () => {
     })
   })
 
-  test('keeps blanks of the content and drops only the newline of the template', () => {
+  test('keeps white space of the content and drops only the newline of the template', () => {
     expect(parse(`A \n\n${call('f', '{}')}`).content).toBe('A \n')
     expect(parse(`<think>\n\n x\n\n</think>\n\n\nB `)).toEqual({ reasoning: '\n x\n', content: '\nB ', toolCalls: [] })
   })
 
-  test('white space alone around calls is no content', () => {
+  test('white space alone around calls is not content', () => {
     expect(parse(` \n${call('f', '{}')}\n\n ${call('g', '{}')} \n`)).toEqual({
       reasoning: '',
       content: '',
@@ -63,12 +63,12 @@ describe('parseOutput()', () => {
     expect(parse(`A\n${call('f', '{}')}\nB`).content).toBe('A\nB')
   })
 
-  test('gives arguments as the exact substring, not as JSON printed again', () => {
+  test('returns arguments as the exact substring, not as reprinted JSON', () => {
     const args = '{ "a":3.0,\n"b" : 12345678901234567890, "c":"\\u00e9" }'
     expect(parse(call('f', args)).toolCalls).toEqual([{ name: 'f', arguments: args }])
   })
 
-  test('passes broken arguments on as they are', () => {
+  test('returns invalid arguments unchanged', () => {
     for (const args of ['{"command": "echo hi"', '{"a": ', '"', 'not json', '}}}', '{"a": 1}, "id": 5', ' {}']) {
       expect(parse(call('f', args)).toolCalls).toEqual([{ name: 'f', arguments: args }])
     }
@@ -83,7 +83,7 @@ describe('parseOutput()', () => {
     ).toEqual([{ name: 'f', arguments: '{} ' }])
   })
 
-  test('reads a name that comes after the arguments', () => {
+  test('parses a name after the arguments', () => {
     expect(parse('<tool_call>\n{"arguments": {"a": [1, "x}"]}, "name": "f"}\n</tool_call>').toolCalls).toEqual([
       { name: 'f', arguments: '{"a": [1, "x}"]}' },
     ])
@@ -93,7 +93,7 @@ describe('parseOutput()', () => {
     expect(parse('<tool_call>\n{"name": "f"}\n</tool_call>').toolCalls).toEqual([{ name: 'f', arguments: '' }])
   })
 
-  test('a block without a readable name is content, with what stood around it', () => {
+  test('a block without a readable name is content, with the text around it', () => {
     for (const body of [
       '',
       'hello',
@@ -107,7 +107,7 @@ describe('parseOutput()', () => {
     }
   })
 
-  test('gives what was there of a block that was cut off', () => {
+  test('returns the parts of a truncated block', () => {
     expect(parse('A\n<tool_call>\n{"name": "f", "arguments": {"a": "x').toolCalls).toEqual([
       { name: 'f', arguments: '{"a": "x' },
     ])
@@ -122,7 +122,7 @@ describe('parseOutput()', () => {
     expect(parse('<think>\nR and').reasoning).toBe('R and')
   })
 
-  test('leaves tags alone when their parser is off', () => {
+  test('does not parse tags if their parser is disabled', () => {
     const text = `<think>\nR\n</think>\n\nA\n${call('f', '{}')}`
     expect(parse(text, { reasoning: false, tools: false }).content).toBe(text)
     expect(parse(text, { reasoning: true, tools: false }).content).toBe(`A\n${call('f', '{}')}`)
@@ -138,7 +138,7 @@ describe('parseOutput()', () => {
 })
 
 describe('OutputParser', () => {
-  test('gives the name before the arguments, and arguments as they come', () => {
+  test('returns the name before the arguments, and arguments as they arrive', () => {
     const parser = new OutputParser(all)
     const seen: OutputPart[][] = []
     for (const piece of [
@@ -165,7 +165,7 @@ describe('OutputParser', () => {
     ])
   })
 
-  test('gives plain text at once when no tag can begin in it', () => {
+  test('returns plain text immediately if no tag can begin in it', () => {
     const parser = new OutputParser(all)
     expect(parser.push('Hello')).toEqual([{ type: 'content', text: 'Hello' }])
     expect(parser.push(' world')).toEqual([{ type: 'content', text: ' world' }])
@@ -199,7 +199,7 @@ describe('OutputParser', () => {
   )
   const sampled = fc.array(fragment, { maxLength: 24 }).map((pieces) => pieces.join(''))
 
-  test('gives the same result however the text is cut', () => {
+  test('returns the same result however the text is divided', () => {
     fc.assert(
       fc.property(sampled, fc.array(fc.nat(), { maxLength: 30 }), fc.boolean(), (text, cuts, everywhere) => {
         const points =
@@ -222,7 +222,7 @@ describe('OutputParser', () => {
     )
   })
 
-  test('rendering a parsed canonical turn gives back the sampled text', () => {
+  test('rendering a parsed canonical turn returns the sampled text', () => {
     const plain = fc.string({ maxLength: 30 }).filter((text) => !/<\/?(think|tool_call)/.test(text))
     const turn = fc.record({
       reasoning: fc.option(

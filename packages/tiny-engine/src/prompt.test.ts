@@ -11,7 +11,7 @@ beforeAll(async () => {
 })
 
 describe('PromptEncoder', () => {
-  test('gives the ids of the tokenizer, whatever it remembers', () => {
+  test('returns the ids of the tokenizer, whatever is cached', () => {
     const encoder = new PromptEncoder(tokenizer)
     const piece = fc.oneof(
       fc.constantFrom(
@@ -35,7 +35,7 @@ describe('PromptEncoder', () => {
     )
   })
 
-  test('tokenises a piece once, and forgets the oldest pieces first', () => {
+  test('tokenises a piece once, and evicts the oldest pieces first', () => {
     const encoded: string[] = []
     const counting: Tokenizer = {
       ...tokenizer,
@@ -64,14 +64,14 @@ const limits = {
 }
 const prompt = (length: number) => () => new Int32Array(length)
 
-describe('room for the answer', () => {
-  test('is what the prompt leaves, unless less was asked for', () => {
+describe('the limit of the answer', () => {
+  test('is the rest of the context, or a lower requested limit', () => {
     expect(fitRenderedPrompt('x', prompt(30), limits).maxTokens).toBe(70)
     expect(fitRenderedPrompt('x', prompt(30), { ...limits, maxTokens: 5 }).maxTokens).toBe(5)
     expect(fitGivenPrompt(prompt(30)(), { ...limits, maxTokens: 90 }).maxTokens).toBe(70)
   })
 
-  test('a rendered prompt must leave what was asked for; a given one need not', () => {
+  test('a rendered prompt must leave space for the requested limit; a prompt of ids need not', () => {
     expect(() => fitRenderedPrompt('x', prompt(30), { ...limits, maxTokens: 71 })).toThrow(
       /^This model's maximum context length is 100 tokens\. However, you requested 71 output tokens and your prompt contains at least 30 input tokens/,
     )
@@ -82,7 +82,7 @@ describe('room for the answer', () => {
     expect(() => fitGivenPrompt(prompt(1)(), { ...limits, maxTokens: 101 })).toThrow('max_tokens=101 cannot be greater')
   })
 
-  test('a text that cannot fit is refused before it is tokenised', () => {
+  test('a text that cannot fit is rejected before it is tokenised', () => {
     const encode = () => {
       throw new Error('was tokenised')
     }
@@ -91,7 +91,7 @@ describe('room for the answer', () => {
     )
   })
 
-  test('the last check of every prompt', () => {
+  test('every prompt must leave space for one output token', () => {
     expect(() => checkPromptLength(new Int32Array(0), 100)).toThrow('The decoder prompt cannot be empty')
     expect(() => checkPromptLength(new Int32Array(101), 100)).toThrow('is longer than the maximum model length of 100')
     expect(() => checkPromptLength(new Int32Array(100), 100)).toThrow(

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { parsePythonJson, printFloat, PythonNumber, toPythonNumber } from './python-json.ts'
 
-test('parsePythonJson() gives numbers the spelling Python prints', () => {
+test('parsePythonJson() keeps numbers in Python’s notation', () => {
   const spellings = {
     '3.0': '3.0',
     '1e3': '1000.0',
@@ -24,13 +24,13 @@ test('parsePythonJson() gives numbers the spelling Python prints', () => {
   }
 })
 
-test('parsePythonJson() keeps the order of keys, also of those that look like integers', () => {
+test('parsePythonJson() keeps the order of keys, also of integer-like keys', () => {
   const value = parsePythonJson('{"b": 1, "10": 2, "2": 3, "__proto__": 4}')
   expect(value).toBeInstanceOf(Map)
   expect([...(value as Map<string, unknown>).keys()]).toEqual(['b', '10', '2', '__proto__'])
 })
 
-test('parsePythonJson() reads what JSON.parse reads and refuses what it refuses', () => {
+test('parsePythonJson() accepts and rejects the same texts as JSON.parse', () => {
   const withoutNumbers = fc
     .jsonValue({ noUnicodeString: false })
     .filter((value) => !/[0-9]/.test(JSON.stringify(value)))
@@ -57,7 +57,7 @@ test('printFloat() prints digits that read back as the same number', () => {
   )
 })
 
-test('toPythonNumber() takes whole JavaScript numbers for integers', () => {
+test('toPythonNumber() treats whole JavaScript numbers as integers', () => {
   expect([3, -0, 2.5, 10n ** 20n].map((value) => toPythonNumber(value).text)).toEqual([
     '3',
     '0',
@@ -76,7 +76,7 @@ function isAccepted(parse: (text: string) => unknown, text: string): boolean {
   }
 }
 
-/** Objects as sorted entries, so that both forms compare. */
+/** Converts objects to sorted entries, so that both forms can be compared. */
 function toPlain(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(toPlain)
   if (typeof value !== 'object' || value === null) return value

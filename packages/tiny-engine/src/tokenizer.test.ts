@@ -17,7 +17,7 @@ beforeAll(async () => {
 })
 
 const anyIds = () => fc.array(fc.nat({ max: tokenizer.vocabularySize - 1 }), { maxLength: 40 })
-/** Low ids are single bytes and short pieces, so characters break in all ways. */
+/** Low ids are single bytes and short pieces, so characters are divided in all ways. */
 const brokenIds = () => fc.array(fc.oneof(fc.nat({ max: 300 }), fc.nat({ max: 6399 })), { maxLength: 40 })
 const anyText = () =>
   fc.string({
@@ -27,11 +27,11 @@ const anyText = () =>
     ),
   })
 
-test('encode() gives the ids of the Rust tokenizer', () => {
+test('encode() returns the ids of the Rust tokenizer', () => {
   for (const { text, ids } of golden.encoded) expect([text, [...tokenizer.encode(text)]]).toEqual([text, ids])
 })
 
-test('decode() gives the text of the Rust tokenizer', () => {
+test('decode() returns the text of the Rust tokenizer', () => {
   for (const { ids, text, skipped } of golden.decoded) {
     expect(tokenizer.decode(ids)).toBe(text)
     expect(tokenizer.decode(ids, { skipSpecialTokens: true })).toBe(skipped)
@@ -46,14 +46,14 @@ test('decode() undoes encode()', () => {
   )
 })
 
-test('encode() makes ordinary characters of special strings when asked to', () => {
+test('encode() encodes special strings as ordinary characters by option', () => {
   expect([...tokenizer.encode('<|im_end|>')]).toEqual([2])
   const ids = [...tokenizer.encode('a<|im_end|>', { parseSpecial: false })]
   expect(ids.some((id) => tokenizer.isSpecial(id))).toBe(false)
   expect(tokenizer.decode(ids, { skipSpecialTokens: true })).toBe('a<|im_end|>')
 })
 
-test('bytesOf() together are the bytes of the text', () => {
+test('the concatenated bytesOf() are the bytes of the text', () => {
   fc.assert(
     fc.property(anyText(), (text) => {
       const bytes = [...tokenizer.encode(text)].flatMap((id) => [...tokenizer.bytesOf(id)])
@@ -75,12 +75,12 @@ test('every id of the vocabulary has a name, bytes and text', () => {
   expect(tokenizer.tokenName(2)).toBe('<|im_end|>')
 })
 
-test('ids outside the vocabulary are refused', () => {
+test('ids outside the vocabulary are rejected', () => {
   expect(() => tokenizer.decode([6400])).toThrow(RangeError)
   expect(() => tokenizer.bytesOf(-1)).toThrow(RangeError)
 })
 
-test('IncrementalDecoder gives in pieces what decode() gives at once', () => {
+test('the pieces of IncrementalDecoder together equal decode()', () => {
   fc.assert(
     fc.property(fc.oneof(anyIds(), brokenIds()), fc.boolean(), (ids, skipSpecialTokens) => {
       const decoder = new IncrementalDecoder(tokenizer, { skipSpecialTokens })
@@ -95,7 +95,7 @@ test('IncrementalDecoder gives in pieces what decode() gives at once', () => {
   )
 })
 
-test('IncrementalDecoder holds back a character until its last byte, and no longer', () => {
+test('IncrementalDecoder releases a character with its last byte', () => {
   const clock = [...tokenizer.encode('🕰')]
   expect(clock.length).toBeGreaterThan(1)
   const decoder = new IncrementalDecoder(tokenizer)
@@ -105,6 +105,6 @@ test('IncrementalDecoder holds back a character until its last byte, and no long
   expect(decoder.push(tokenizer.encode('x')[0]!)).toBe('x')
 })
 
-test('createTokenizer() refuses a file it would read wrongly', () => {
+test('createTokenizer() rejects an unsupported file', () => {
   expect(() => createTokenizer({ model: { type: 'Unigram' } }, {})).toThrow()
 })

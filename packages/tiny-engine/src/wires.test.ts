@@ -15,7 +15,7 @@ default: { text: some words }
 `
 const tools = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object', properties: {} } } }]
 
-/** An engine of that wire, how it is asked, and what it says it sampled. */
+/** Starts an engine with the wire. Returns functions that send requests, and the sampled ids from its log. */
 async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'maxModelLen'>) {
   const log: GenerationRecord[] = []
   const engine = await startEngine({ ...options, script: SCRIPT, log: (record) => log.push(record) })
@@ -37,7 +37,7 @@ async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'maxM
 const asksIds = { return_token_ids: true, logprobs: true, top_logprobs: 0 }
 
 describe('older versions of vLLM', () => {
-  test('before 0.13 a stream with tools loses the ids of what parsers hold back; a whole answer has them', async () => {
+  test('before 0.13, a stream with tools loses the ids of text that parsers hold back; a whole answer has them', async () => {
     await using old = await serve({ wireVersion: '0.12' })
     const lost = joinChoice((await old.stream('tools', { tools, ...asksIds })).chunks)
     expect(lost.ids.length).toBeLessThan(old.sampled().length)
@@ -55,7 +55,7 @@ describe('older versions of vLLM', () => {
     ['0.10.2', ['reasoning_content']],
     ['0.12', ['reasoning', 'reasoning_content']],
     ['0.16', ['reasoning']],
-  ])('%s calls reasoning %j', async (wireVersion, names) => {
+  ])('%s has reasoning in the fields %j', async (wireVersion, names) => {
     await using old = await serve({ wireVersion })
     const { body } = await old.whole('tools', { tools })
     const message = body.choices[0]?.message ?? {}
@@ -64,7 +64,7 @@ describe('older versions of vLLM', () => {
     expect(JSON.stringify(chunks)).toContain(`"${names[0]}":"h"`)
   })
 
-  test('paths and fields come with their versions', async () => {
+  test('paths and fields exist from their versions on', async () => {
     await using old = await serve({ wireVersion: '0.10.1' })
     const statusOf = async (path: string) => (await post(`${old.url}${path}`, '{}')).status
     expect(await statusOf('/v1/chat/completions/render')).toBe(404)
@@ -87,7 +87,7 @@ interface SglangChoice {
 describe('SGLang', () => {
   const choiceOf = (body: WireAnswer): SglangChoice => body.choices[0] as SglangChoice
 
-  test('ids stand in the choice, under names of their own, and only when asked for', async () => {
+  test('ids are in the choice, under different names, and only on request', async () => {
     await using sglang = await serve({ wire: 'sglang' })
     const plain = choiceOf((await sglang.whole('none')).body)
     expect(plain).not.toHaveProperty('response_token_ids')
@@ -99,14 +99,14 @@ describe('SGLang', () => {
     expect(body).not.toHaveProperty('prompt_token_ids')
 
     await using older = await serve({ wire: 'sglang', wireVersion: '0.5.16' })
-    const asked = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true, logprobs: true }
-    const choice = choiceOf((await older.whole('none', asked)).body)
+    const requested = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true, logprobs: true }
+    const choice = choiceOf((await older.whole('none', requested)).body)
     expect(choice).not.toHaveProperty('response_token_ids')
     expect(choice.meta_info?.output_token_logprobs.map(([, id]) => id)).toEqual(older.sampled())
   })
 
   test.each(['return_token_ids', 'return_prompt_token_ids', 'return_meta_info'])(
-    'a stream with %s is refused, flatly',
+    'a stream with %s is rejected',
     async (field) => {
       await using sglang = await serve({ wire: 'sglang' })
       const response = await post(`${sglang.url}/v1/chat/completions`, {
@@ -119,10 +119,10 @@ describe('SGLang', () => {
     },
   )
 
-  test('newer ones send all ids in one chunk near the end of a stream', async () => {
-    const asked = { return_input_ids_in_sglext: true, return_output_ids_in_sglext: true, logprobs: true, tools }
+  test('newer versions send all ids in one chunk near the end of a stream', async () => {
+    const requested = { return_input_ids_in_sglext: true, return_output_ids_in_sglext: true, logprobs: true, tools }
     await using newer = await serve({ wire: 'sglang', wireVersion: '0.5.20' })
-    const { chunks, isDone } = await newer.stream('tools', { ...asked, stream_options: { include_usage: true } })
+    const { chunks, isDone } = await newer.stream('tools', { ...requested, stream_options: { include_usage: true } })
     const extensions = chunks.flatMap((chunk) => ('sglext' in chunk ? [chunk.sglext] : []))
     expect(extensions).toMatchObject([{ output_ids: [newer.sampled()] }])
     expect(JSON.stringify(chunks.slice(0, -2))).not.toContain('_ids')
@@ -130,7 +130,7 @@ describe('SGLang', () => {
     expect([isDone, chunks.at(-1)?.usage?.completion_tokens]).toEqual([true, newer.sampled().length])
 
     await using older = await serve({ wire: 'sglang', wireVersion: '0.5.18' })
-    expect(JSON.stringify((await older.stream('tools', asked)).chunks)).not.toContain('sglext')
+    expect(JSON.stringify((await older.stream('tools', requested)).chunks)).not.toContain('sglext')
   })
 
   test('log probabilities are those after temperature', async () => {
@@ -150,9 +150,9 @@ describe('SGLang', () => {
     [{ max_tokens: 298 }, /^Requested token count exceeds the model's maximum context length of 300 tokens\./],
     [{ long: true }, /^The input \(\d+ tokens\) is longer than the model's context length \(300 tokens\)\.$/],
   ])(
-    'what does not fit is said in its own words: %j',
-    async (asked: { long?: boolean; max_tokens?: number }, words) => {
-      const { long, ...fields } = asked
+    'a request that exceeds the context has SGLang’s message: %j',
+    async (requested: { long?: boolean; max_tokens?: number }, words) => {
+      const { long, ...fields } = requested
       await using sglang = await serve({ wire: 'sglang', maxModelLen: 300 })
       const content = long === true ? 'word '.repeat(2000) : 'x'
       const response = await post(`${sglang.url}/v1/chat/completions`, {
@@ -170,11 +170,11 @@ interface LlamacppAnswer {
 }
 
 describe('llama.cpp', () => {
-  const asked = { logprobs: true, top_logprobs: 1, verbose: true, return_tokens: true }
+  const requested = { logprobs: true, top_logprobs: 1, verbose: true, return_tokens: true }
 
-  test('only `tokens` of the native answer is complete; probabilities miss parts of characters', async () => {
+  test('only `tokens` of the native answer is complete; probabilities omit parts of characters', async () => {
     await using llama = await serve({ wire: 'llamacpp' })
-    const body = (await llama.whole('emoji', asked)).body as unknown as LlamacppAnswer
+    const body = (await llama.whole('emoji', requested)).body as unknown as LlamacppAnswer
     expect(body.__verbose?.tokens).toEqual(llama.sampled())
     const listed = body.choices[0]?.logprobs?.content.map(({ id }) => id) ?? []
     expect(listed.length).toBeLessThan(llama.sampled().length)
@@ -184,10 +184,10 @@ describe('llama.cpp', () => {
     expect(streamed.logprobs).toHaveLength(listed.length)
   })
 
-  test('what is no text is thrown away with a 500, an unfinished character is not', async () => {
+  test('invalid text returns 500, an unfinished character does not', async () => {
     const tokenizer = await loadTokenizer(embeddedModelFolder())
     const octopus = tokenizer.encode('🐙')
-    const say = async (ids: readonly number[]): Promise<number> => {
+    const statusFor = async (ids: readonly number[]): Promise<number> => {
       const script = { default: { text: 'x' } }
       const policy: Policy = {
         name: 'ids',
@@ -203,26 +203,26 @@ describe('llama.cpp', () => {
       return (await post(`${engine.url}/v1/chat/completions`, body)).status
     }
     expect(octopus.length).toBeGreaterThan(2)
-    expect(await say([...octopus])).toBe(200)
-    expect(await say([...octopus.subarray(0, 2)])).toBe(200)
-    expect(await say([...octopus.subarray(1)])).toBe(500)
+    expect(await statusFor([...octopus])).toBe(200)
+    expect(await statusFor([...octopus.subarray(0, 2)])).toBe(200)
+    expect(await statusFor([...octopus.subarray(1)])).toBe(500)
   })
 
-  test('a stop string takes its own tokens from the probabilities', async () => {
+  test('the probabilities omit the tokens of a stop string', async () => {
     await using llama = await serve({ wire: 'llamacpp' })
-    const body = (await llama.whole('stop', { ...asked, stop: ['STOP'] })).body as unknown as LlamacppAnswer
+    const body = (await llama.whole('stop', { ...requested, stop: ['STOP'] })).body as unknown as LlamacppAnswer
     expect(body.__verbose).toMatchObject({ stop_type: 'word', stopping_word: 'STOP', tokens: llama.sampled() })
     expect(body.choices[0]?.logprobs?.content.length).toBeLessThan(llama.sampled().length)
   })
 
-  test('several choices have one native answer', async () => {
+  test('only the first of several choices has a native answer', async () => {
     await using llama = await serve({ wire: 'llamacpp' })
-    const { body } = await llama.whole('none', { ...asked, n: 2 })
+    const { body } = await llama.whole('none', { ...requested, n: 2 })
     expect(body.choices).toHaveLength(2)
     expect(body).toMatchObject({ __verbose: { index: 0 } })
   })
 
-  test('log probabilities with tools and stream are refused', async () => {
+  test('log probabilities with tools and stream are rejected', async () => {
     await using llama = await serve({ wire: 'llamacpp' })
     const response = await post(`${llama.url}/v1/chat/completions`, {
       messages: [{ role: 'user', content: 'x' }],
@@ -236,18 +236,18 @@ describe('llama.cpp', () => {
     ])
   })
 
-  test('renders and tokenises a conversation the way chat reads it', async () => {
+  test('renders and tokenises a conversation like chat', async () => {
     await using llama = await serve({ wire: 'llamacpp' })
     const asking = { messages: [{ role: 'user', content: 'SCRIPT:none' }], tools }
     const { prompt } = (await (await post(`${llama.url}/apply-template`, asking)).json()) as { prompt: string }
     const body = { content: prompt, add_special: true, parse_special: true }
     const { tokens } = (await (await post(`${llama.url}/tokenize`, body)).json()) as { tokens: number[] }
-    const { body: answer } = await llama.whole('none', { ...asked, tools })
+    const { body: answer } = await llama.whole('none', { ...requested, tools })
     expect(answer.usage?.prompt_tokens).toBe(tokens.length)
     expect(answer).toMatchObject({ __verbose: { prompt } })
   })
 
-  test('an answer limit is lowered, a prompt that does not fit is an error with numbers', async () => {
+  test('a high answer limit is reduced; a prompt that does not fit returns an error with its length', async () => {
     await using llama = await serve({ wire: 'llamacpp', maxModelLen: 300 })
     expect((await llama.whole('none', { max_tokens: 100_000 })).status).toBe(200)
     const messages = [{ role: 'user', content: 'word '.repeat(2000) }]
@@ -260,7 +260,7 @@ describe('llama.cpp', () => {
 })
 
 describe('a hosted service', () => {
-  test('refuses fields it does not know, and gives no ids', async () => {
+  test('rejects unknown fields, and returns no ids', async () => {
     await using hosted = await serve({ wire: 'openai' })
     const { status, body } = await hosted.whole('none', { return_token_ids: true })
     expect([status, body]).toMatchObject([

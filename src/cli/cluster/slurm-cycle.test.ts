@@ -20,7 +20,7 @@ beforeEach(() => {
 })
 afterEach(() => rmSync(dir, { recursive: true, force: true }))
 
-/** Slurm as far as its programs tell: tasks run as soon as they are submitted, and end when they are cancelled. */
+/** Fake of Slurm's programs: tasks run as soon as they are submitted, and end when they are cancelled. */
 class FakeSlurm implements SlurmPrograms {
   tasks: SlurmTask[] = []
   readonly scripts: string[] = []
@@ -49,7 +49,7 @@ class FakeSlurm implements SlurmPrograms {
   }
 }
 
-/** A server that knows every node of these tasks; one that is drained ends. */
+/** A server that lists the node of every task; a drained node ends. */
 function serverOf(slurm: FakeSlurm, { isAway = false }: { isAway?: boolean } = {}): Client {
   const away = async (): Promise<never> => {
     throw new RolloutError('server.unreachable', 'The server is away.')
@@ -125,8 +125,8 @@ test('takeDown() drains running nodes and cancels waiting ones', async () => {
 })
 
 test.each([
-  ['the server is away', true, 60_000],
-  ['nobody wants to wait', false, 0],
+  ['the server is unreachable', true, 60_000],
+  ['the grace period is 0', false, 0],
 ])('takeDown() cancels everything when %s', async (_, isAway, graceMs) => {
   const slurm = new FakeSlurm()
   await bringUp(slurm, 2)

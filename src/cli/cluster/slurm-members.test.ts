@@ -57,7 +57,7 @@ test('joinViews() returns the time since the last heartbeat and the leased sessi
   expect(member).toMatchObject({ sessions: 4, heartbeatSeconds: 10, machine: 'n1' })
 })
 
-test('joinViews() reports a running task as unknown if the server does not answer', () => {
+test('joinViews() reports a running task as unknown if the server does not respond', () => {
   const [member] = joinViews(job, parseJobs('12|0|RUNNING|n1|59:12|None'), undefined, NOW)
   expect(member?.state).toBe('unknown')
 })

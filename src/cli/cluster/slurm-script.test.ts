@@ -27,7 +27,7 @@ const HOSTILE = [
   '',
 ]
 
-/** In place of Polar: says what it was called with, then does as FAKE says. */
+/** Replaces Polar: records its arguments and signals, and exits with the code and after the delay of the variable FAKE. */
 const FAKE = join(scratch, 'fake.cjs')
 writeFileSync(
   FAKE,
@@ -64,7 +64,7 @@ interface Ran {
   output: string
 }
 
-/** As Slurm would, with a scontrol that says that it was called. */
+/** Prepares the variables of a Slurm job and a scontrol that prints its arguments. */
 function prepare(plan: NodeScriptPlan, fake: string): { file: string; env: Record<string, string>; calls: string } {
   const programs = join(plan.workDir, 'bin')
   mkdirSync(programs, { recursive: true })
@@ -91,7 +91,7 @@ function readCalls(path: string): unknown[] {
     .map((line) => JSON.parse(line) as unknown)
 }
 
-test('renderNodeScript() hands every value to polar as it is, whatever is in it', () => {
+test('renderNodeScript() passes every value to polar unchanged', () => {
   const plan = planOf('hostile', { nodeArguments: HOSTILE })
   const { calls, status, output } = runScript(plan)
   expect(output).not.toContain('syntax error')
@@ -106,7 +106,7 @@ test('renderNodeScript() hands every value to polar as it is, whatever is in it'
 })
 
 test.each(['spaces and "quotes"', "it's", '$(touch pwned)', '; touch pwned'])(
-  'renderNodeScript() takes a work_dir called %s',
+  'renderNodeScript() accepts the work_dir %s',
   (name) => {
     const plan = planOf(name)
     const { calls, status } = runScript(plan)
@@ -125,11 +125,11 @@ test.each([
   ['half of a character', { nodeArguments: ['\uD800'] }],
   ['a NUL', { options: ['--comment=a\0b'] }],
   ['a percent sign in work_dir, which Slurm would fill in', { workDir: '/shared/100%A' }],
-])('renderNodeScript() refuses %s', (_, part) => {
+])('renderNodeScript() rejects %s', (_, part) => {
   expect(() => renderNodeScript(planOf('refused', part))).toThrow(expect.objectContaining({ code: 'config.invalid' }))
 })
 
-test('renderNodeScript() puts its own options after those of the operator, so that they hold', () => {
+test('renderNodeScript() writes its own options after the operator’s, so that they take precedence', () => {
   const lines = renderNodeScript(planOf('order', { rawOptions: ['--array=0-99', '-C a100'] })).split('\n')
   expect(lines.slice(0, 5)).toEqual([
     '#!/bin/bash',
@@ -140,11 +140,11 @@ test('renderNodeScript() puts its own options after those of the operator, so th
   ])
 })
 
-test('sbatchWord() escapes what sbatch reads itself', () => {
+test('sbatchWord() escapes the characters that sbatch interprets', () => {
   expect(sbatchWord(String.raw`--comment=a "b" \c $d`)).toBe(String.raw`"--comment=a \"b\" \\c $d"`)
 })
 
-test('a job that starts again has a folder of its own, and is told of the earlier ones', () => {
+test('each start of a job has its own folder and adopts the folders of earlier starts', () => {
   const plan = planOf('turns')
   runScript(plan)
   runScript(plan)
@@ -155,19 +155,19 @@ test('a job that starts again has a folder of its own, and is told of the earlie
   })
 })
 
-test('a node that was called wrongly is not started again', () => {
+test('a node that exits with a usage error is not restarted', () => {
   expect(runScript(planOf('usage'), '2 0')).toMatchObject({ status: 2, calls: [{}] })
 })
 
-test('a node that crashes while its task runs elsewhere is not started again', () => {
+test('a node that crashes while a newer start of its task exists is not restarted', () => {
   const plan = planOf('orphan')
   mkdirSync(join(plan.workDir, 'nodes/polar-12-1'), { recursive: true })
-  // What the newer one made comes between the start and the end of this one.
+  // The newer start creates its folder while this node runs.
   const setup = [`(sleep 0.2; mkdir '${plan.workDir}/nodes/polar-12-1/1') &`]
   expect(runScript({ ...plan, setup }, '1 1000')).toMatchObject({ status: 1, calls: [{}] })
 })
 
-test('a node that crashes is started again, on the same folder', async () => {
+test('a node that crashes is restarted with the same folder', async () => {
   const plan = planOf('crash')
   const { file, env, calls } = prepare(plan, '1 0')
   const child = spawn('bash', [file], { env, cwd: plan.workDir, stdio: ['ignore', 'pipe', 'inherit'] })
@@ -194,13 +194,13 @@ async function runUntilReady(plan: NodeScriptPlan, act: (pid: number) => void): 
   return { calls: readCalls(calls), status: child.exitCode, output }
 }
 
-test('when its time is up, the node drains and the job asks for another turn', async () => {
+test('at the time limit, the node drains and the job requeues itself', async () => {
   const ran = await runUntilReady(planOf('time'), (pid) => process.kill(pid, 'SIGUSR1'))
   expect(ran.calls).toEqual([expect.anything(), 'SIGTERM'])
   expect(ran.output).toContain('scontrol requeue 12_1')
 })
 
-test('a job that is being taken down does not ask for another turn', async () => {
+test('a job that is taken down does not requeue itself', async () => {
   const plan = planOf('stopped')
   const ran = await runUntilReady(plan, (pid) => {
     writeFileSync(join(plan.workDir, 'stop-12'), '')
@@ -210,7 +210,7 @@ test('a job that is being taken down does not ask for another turn', async () =>
   expect(ran.output).not.toContain('scontrol')
 })
 
-test('renderServerScript() says in a file where the server listens, and removes it with the server', async () => {
+test('renderServerScript() writes the server’s URL to a file, and removes the file when the server ends', async () => {
   const plan = planOf('server')
   const program = `
     console.log(JSON.stringify({ event: 'ready', url: 'http://0.0.0.0:8123' }))

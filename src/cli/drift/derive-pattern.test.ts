@@ -51,12 +51,12 @@ describe('deriveVolatile()', () => {
   })
 
   test.each([
-    ['words were exchanged', 'The build is green.', 'The build is red.'],
+    ['words were replaced', 'The build is green.', 'The build is red.'],
     ['words were added', 'Read it.', 'Read it twice, please.'],
-    ['a line was left out', 'one\ntwo\n', 'one\n'],
+    ['a line was removed', 'one\ntwo\n', 'one\n'],
     ['nothing differs', 'same', 'same'],
     [
-      'there is nothing to recognise it by',
+      'no text before it identifies it',
       `${'.'.repeat(60)} 12 ${'.'.repeat(60)}`,
       `${'.'.repeat(60)} 13 ${'.'.repeat(60)}`,
     ],

@@ -91,7 +91,7 @@ describe('suggestRules()', () => {
     expect(proof.messages).toEqual({ of: 2, before: 0, after: 2 })
   })
 
-  test('finds changes in earlier messages of the user', () => {
+  test('finds changes in earlier user messages', () => {
     const { suggestions, proof } = suggestFor(
       3,
       () => 'You help.',

@@ -36,8 +36,8 @@ test('loadAgent() reads the harness or the module from the file unless flags nam
 })
 
 test.each([
-  ['is no YAML', '{', 'Cannot read the agent file'],
-  ['holds something else', 'setings: {}', 'Unrecognized key: "setings"'],
+  ['is not YAML', '{', 'Cannot read the agent file'],
+  ['has an unknown key', 'setings: {}', 'Unrecognized key: "setings"'],
   ['is empty', '', 'Cannot read the agent file'],
   ['has a server without an address', 'mcp_servers: [{ name: a, transport: sse }]', 'the others need a url'],
 ])('loadAgent() rejects a file that %s', async (_case, text, message) => {

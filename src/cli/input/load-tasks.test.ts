@@ -135,13 +135,13 @@ describe('loadTaskFiles() reports', () => {
       `- instruction: 7\n  num_sample: 3\n  agent: { harness: pi }\n- ${PLAIN.replace('\n', '\n  ')}- agent: { harness: pi, custom_shell: { command: x } }\n`,
     )
     expect(message).toContain(join(dir, 'bad.yaml'))
-    for (const told of [
+    for (const problem of [
       'tasks[0].instruction: ',
       'num_sample',
       'tasks[2].instruction: ',
       'tasks[2].agent: custom_shell',
     ]) {
-      expect(message).toContain(told)
+      expect(message).toContain(problem)
     }
     expect(message).not.toContain('tasks[1]')
   })
@@ -165,8 +165,8 @@ describe('loadTaskFiles() reports', () => {
     ['text.yaml', 'hello', 'expected object'],
     ['broken.yaml', 'a: [1', 'Flow sequence'],
     ['broken.jsonl', '{}\n{"a"\n', 'line 2:'],
-  ])('%s', async (name, text, told) => {
-    expect(await problemOf(name, text)).toContain(told)
+  ])('%s', async (name, text, problem) => {
+    expect(await problemOf(name, text)).toContain(problem)
   })
 
   test('a missing file', async () => {

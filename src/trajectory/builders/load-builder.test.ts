@@ -34,7 +34,7 @@ test.each([
   ['nothing.mjs', 'export const other = 1', 'must export "builder"'],
   ['shape.mjs', "export const builder = { name: 'x' }", 'lacks a function plan()'],
   ['broken.mjs', 'throw new Error("on purpose")', 'cannot be loaded: on purpose'],
-])('loadBuilder() says what is wrong with %s', async (name, source, message) => {
+])('loadBuilder() reports the problem of %s', async (name, source, message) => {
   const path = await moduleOf(name, source)
   const problem = { code: 'config.invalid', message: expect.stringContaining(message) }
   await expect(loadBuilder(path, { allowed: [path] })).rejects.toMatchObject(problem)

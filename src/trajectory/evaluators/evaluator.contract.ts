@@ -33,7 +33,7 @@ export interface ContractCase {
 /** Time limit after a signal, which includes stopping a sandbox. */
 const PROMPTLY_MS = 8000
 
-/** Creates files that are dangerous to copy or list carelessly. SECRET is a file of this machine. */
+/** Creates files that are dangerous to copy or list without checks. SECRET is a file of this machine. */
 const HOSTILE = `
 mkdir -p planted/deep/$(printf 'd/%.0s' $(seq 60)) planted/locked
 ln -s SECRET planted/secret
@@ -47,7 +47,7 @@ chmod 000 planted/locked/file planted/locked
 `
 const REFUSED = [
   ['a named pipe', 'mkfifo pipe'],
-  ['a second name of a link', 'ln -s /etc/passwd link && ln -P link hard'],
+  ['a hard link to a link', 'ln -s /etc/passwd link && ln -P link hard'],
   ['an enormous file', 'truncate -s 20G huge'],
   ['very many files', 'mkdir many && cd many && seq 1 3000 | xargs touch'],
 ] as const
@@ -86,9 +86,9 @@ export function describeEvaluator(name: string, contract: EvaluatorContract): vo
 
     test('hostile files of the agent neither leak a secret nor change the reward', async () => {
       const secret = `secret-${randomBytes(8).toString('hex')}`
-      const place = join(grading.dir, 'secret-of-the-machine')
-      await writeFile(place, secret)
-      const agent = `${firstCase().agent ?? ''}\n${HOSTILE.replaceAll('SECRET', place)}`
+      const secretPath = join(grading.dir, 'secret-of-the-machine')
+      await writeFile(secretPath, secret)
+      const agent = `${firstCase().agent ?? ''}\n${HOSTILE.replaceAll('SECRET', secretPath)}`
       const graded = await grading.grade({
         ...firstCase(),
         evaluator: create(given.config),

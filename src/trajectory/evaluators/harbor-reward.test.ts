@@ -9,7 +9,7 @@ test.each([
   ['reward.json', '0.5', { reward: 0.5 }],
   ['reward.json', '{"reward": 1, "speed": 0.3}', { reward: 1, speed: 0.3 }],
   ['reward.json', '{"passed": true, "clean": false}', { passed: 1, clean: 0 }],
-] as const)('%s with %j says what it should', (file, text, rewards) => {
+] as const)('parseRewardFile() parses %s with %j', (file, text, rewards) => {
   expect(parseRewardFile(file, text)).toEqual({ rewards })
 })
 
@@ -28,11 +28,11 @@ test.each([
   ['reward.json', 'null', 'holds neither a number nor numbers by name: "null"'],
   ['reward.json', '{"a": "1"}', String.raw`says "\"1\"" for "a", which is no finite number`],
   ['reward.json', '{"a": {"b": 1}}', String.raw`says "{\"b\":1}" for "a", which is no finite number`],
-] as const)('%s with %j is no reward, and says why', (file, text, problem) => {
+] as const)('parseRewardFile() reports why %s with %j is not a reward', (file, text, problem) => {
   expect(parseRewardFile(file, text)).toEqual({ problem })
 })
 
-test('decideOutcome() takes the one called reward, the only one, or what it is told', () => {
+test('decideOutcome() returns the value named reward, the only value, or the configured choice', () => {
   expect(decideOutcome({ reward: 0.5, speed: 1 }, 'auto')).toBe(0.5)
   expect(decideOutcome({ speed: 0.75 }, 'auto')).toBe(0.75)
   expect(decideOutcome({ a: 1, b: 0 }, 'mean')).toBe(0.5)
@@ -44,7 +44,7 @@ test('decideOutcome() throws if the outcome is ambiguous', () => {
   expect(() => decideOutcome({ reward: 1 }, { key: 'toString' })).toThrow('none of which is "toString"')
 })
 
-test('resolveTemplates() looks up what stands for something else, and names all that is missing', () => {
+test('resolveTemplates() replaces variables by their values, and lists all missing variables', () => {
   const lookUp = (name: string) => (name === 'KEY' ? 'abc' : undefined)
   expect(resolveTemplates({ A: '${KEY}', B: '${NONE:-b}', C: 'plain $KEY', D: '${NONE:-}' }, lookUp)).toEqual({
     A: 'abc',

@@ -11,7 +11,7 @@ interface Received {
   headers: IncomingHttpHeaders
   body: string
 }
-/** What the service does with a request; a string is its whole answer, undefined drops the connection. */
+/** Reaction of the service to a request; a string is the response body, undefined drops the connection. */
 type Behaviour = string | { status: number; body?: string; headers?: Record<string, string> } | undefined
 
 describe('the evaluator http', () => {
@@ -121,7 +121,7 @@ describe('the evaluator http', () => {
     await expect(grade([undefined], { max_retries: 0 })).rejects.toMatchObject({ code: 'evaluator.crashed' })
   })
 
-  test('throws evaluator.timeout if the service does not answer in time', async () => {
+  test('throws evaluator.timeout if the service does not respond in time', async () => {
     const silent = createServer(() => {})
     silent.listen(0, '127.0.0.1')
     await once(silent, 'listening')
@@ -133,17 +133,17 @@ describe('the evaluator http', () => {
   })
 
   test.each([
-    ['a refusal', { status: 403, body: 'no' }],
+    ['status 403', { status: 403, body: 'no' }],
     ['a redirect', { status: 302, headers: { location: 'http://127.0.0.1:1/' } }],
-    ['what is not JSON', 'OK'],
-    ['a reward that is no number', '{"outcome_reward": "1"}'],
+    ['an answer that is not JSON', 'OK'],
+    ['a reward that is not a number', '{"outcome_reward": "1"}'],
     ['a reward that is not finite', '{"outcome_reward": 1e999}'],
     ['a reward outside of the range', '{"outcome_reward": 1.5}'],
     ['a reward of a trace outside of the range', '{"outcome_reward": 1, "trace_rewards": [-1]}'],
-    ['no reward at all', '{"metadata": {}}'],
+    ['an answer without a reward', '{"metadata": {}}'],
     ['rewards for other traces', '{"trace_rewards": [1, 1, 1]}'],
-    ['an endless answer', `{"outcome_reward": 1, "metadata": {"a": "${'x'.repeat(5_000_000)}"}}`],
-  ] satisfies [string, Behaviour][])('%s is no reward, and is asked for once', async (_, behaviour) => {
+    ['a very long answer', `{"outcome_reward": 1, "metadata": {"a": "${'x'.repeat(5_000_000)}"}}`],
+  ] satisfies [string, Behaviour][])('%s is not a reward and is not retried', async (_, behaviour) => {
     const failed = grade([behaviour])
     await expect(failed).rejects.toMatchObject({ code: 'evaluator.crashed' })
     await expect(failed).rejects.not.toThrow('hidden')
@@ -153,7 +153,7 @@ describe('the evaluator http', () => {
   test.each([
     ['an address', '127.0.0.1'],
     ['a name', 'localhost'],
-  ])('does not connect by %s to an address that must not be called', async (_, host) => {
+  ])('does not connect by %s to a forbidden address', async (_, host) => {
     const { port } = new URL(url)
     const evaluator = create(
       { url: `http://${host}:${port}/grade` },
@@ -163,7 +163,7 @@ describe('the evaluator http', () => {
     expect(received).toEqual([])
   })
 
-  test('says that it is an evaluator, so that our own APIs can refuse it', async () => {
+  test('identifies itself as an evaluator, so that our own APIs can reject it', async () => {
     await grade(['{"outcome_reward": 1}'])
     expect(received[0]!.headers['x-polar-outbound']).toBe('evaluator')
   })
@@ -174,7 +174,7 @@ describe('the evaluator http', () => {
     expect(create({ reward_range: [-5, 5] }).rewards).toEqual([-5, 5])
   })
 
-  test('does not call what the operator does not allow', () => {
+  test('rejects URLs and secrets that the operator does not allow', () => {
     expect(() => create({}, { mayCall: () => false })).toThrow(/may not be called/)
     expect(() => create({ url: 'file:///etc/passwd' })).toThrow(/neither http nor https/)
     expect(() => create({ url: 'http://me:secret@127.0.0.1/' })).toThrow(/must not contain credentials/)

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest'
 import { compareTests, parseTestOutput, type TestStatus } from './test-on-output-results.ts'
 
-/** What pytest 8 prints with -rA -v, the middle left out. */
+/** Output of pytest 8 with -rA -v, without the middle. */
 const PYTEST = `
 tests/test_a.py::test_ok PASSED                                          [ 11%]
 tests/test_a.py::test_bad FAILED                                         [ 22%]
@@ -28,7 +28,7 @@ FAILED tests/test_a.py::test_p[c - d] - AssertionError: assert 'c - d' != 'c ...
 `
 
 describe('parseTestOutput()', () => {
-  test('reads what pytest prints, by full ids', () => {
+  test('parses the output of pytest by full ids', () => {
     expect(Object.fromEntries(parseTestOutput(PYTEST, []))).toEqual({
       'tests/test_a.py::test_ok': 'PASSED',
       'tests/test_a.py::test_bad': 'FAILED',
@@ -42,13 +42,13 @@ describe('parseTestOutput()', () => {
     })
   })
 
-  test('takes the worse of two reports, whatever was printed first', () => {
+  test('returns the worse of two reports, in either order', () => {
     const [pass, fail] = ['PASSED a.py::t', 'FAILED a.py::t - assert']
     expect(parseTestOutput(`${pass}\n${fail}`, []).get('a.py::t')).toBe('FAILED')
     expect(parseTestOutput(`${fail}\n${pass}`, []).get('a.py::t')).toBe('FAILED')
   })
 
-  test('reads colours, workers, and ids that contain what follows an id', () => {
+  test('parses colours, workers, and ids that contain the separator after an id', () => {
     const output =
       '\u001B[32mPASSED\u001B[0m a.py::\u001B[1mt\u001B[0m\n[gw1] [ 50%] PASSED a.py::u\nFAILED a.py::v[ - [] - why'
     const found = parseTestOutput(output, ['a.py::v[ - []'])
@@ -77,7 +77,7 @@ describe('compareTests()', () => {
     ])
   })
 
-  test('a short name stands for every test of that name, not for any of them', () => {
+  test('a short name requires every test of that name, not just one', () => {
     const tests = found({ 'a.py::A::t': 'PASSED', 'b.py::A::t': 'FAILED', 'c.py::t': 'PASSED' })
     expect(compareTests({ t: 'PASSED' }, tests).mismatches).toEqual([])
     expect(compareTests({ 'A.t': 'PASSED' }, tests).mismatches).toEqual([

@@ -6,7 +6,7 @@ import type { EvalResult } from '../../model/reward.ts'
 import { evaluatorsWith } from './index.ts'
 import type { EvaluatorPlug } from './evaluator.ts'
 
-const SaysConfig = z.strictObject({
+const FixedConfig = z.strictObject({
   kind: z.literal('says'),
   result: z.unknown().optional(),
   fails: z.boolean().default(false),
@@ -14,11 +14,11 @@ const SaysConfig = z.strictObject({
   state: z.boolean().default(false),
   range: z.tuple([z.number(), z.number()]).optional(),
 })
-/** Says what it is told to, so that it can be seen what becomes of it. */
-const says: EvaluatorPlug = {
-  config: SaysConfig,
+/** Returns the configured result. */
+const fixedResult: EvaluatorPlug = {
+  config: FixedConfig,
   create(given) {
-    const config = SaysConfig.parse(given)
+    const config = FixedConfig.parse(given)
     return {
       needs: { sandbox: false, agentState: config.state },
       ...(config.range !== undefined && { rewards: config.range }),
@@ -36,7 +36,7 @@ const says: EvaluatorPlug = {
     }
   },
 }
-const registry = evaluatorsWith([says])
+const registry = evaluatorsWith([fixedResult])
 const deps = { now: Date.now, secret: () => undefined, mayCall: () => true }
 
 describe('the evaluator weighted', () => {
@@ -88,7 +88,7 @@ describe('the evaluator weighted', () => {
     ).toBe(1.1)
   })
 
-  test('rewards of traces are added up, with the outcome of parts that tell none apart', async () => {
+  test('adds rewards of traces; a part without trace rewards adds its outcome to each trace', async () => {
     const parts = [
       part('steps', { outcome_reward: 0.5, trace_rewards: [1, null] }, { weight: 2 }),
       part('tests', { outcome_reward: 1 }),
@@ -103,7 +103,7 @@ describe('the evaluator weighted', () => {
     await expect(grade([part('a', { trace_rewards: [1] })])).rejects.toThrow(/Part a .* returned no outcome_reward/)
   })
 
-  test('its range is what its parts can add up to, and 0', () => {
+  test('its range covers all sums of its parts, and 0', () => {
     const parts = [
       part('tests', {}, { weight: 0.8 }),
       part('length', {}, { weight: -0.1 }, { range: [0, 5] }),
@@ -121,13 +121,13 @@ describe('the evaluator weighted', () => {
     ['not a number', { outcome_reward: Number.NaN }],
     ['infinite', { outcome_reward: Infinity }],
     ['outside for one trace', { outcome_reward: 1, trace_rewards: [7] }],
-  ])('a reward of a part that is %s is not added up', async (_, result) => {
+  ])('throws if the reward of a part is %s', async (_, result) => {
     await expect(grade([part('a', { outcome_reward: 1 }), part('b', result)])).rejects.toThrow(
       /^Part b \(says\): the reward .* is outside of the declared range, 0 to 1$/,
     )
   })
 
-  test('a part that the agent broke counts as its worst, so that a penalty cannot be avoided', async () => {
+  test('a part that fails because of the agent counts as its worst reward, so that a penalty cannot be avoided', async () => {
     const broken = { takes: 'missing', range: [0, 4] }
     const { result } = await grade([
       part('tests', { outcome_reward: 1 }),
@@ -137,7 +137,7 @@ describe('the evaluator weighted', () => {
     expect(result).toMatchObject({ outcome_reward: 1 - 2 - 1, components: { penalty: 4, bonus: -1 } })
   })
 
-  test('each part takes files into a folder of its own, and what cannot be taken costs that part only', async () => {
+  test('each part collects files into its own folder, and a missing file affects only its part', async () => {
     const { result, evidence } = await grade(
       [
         part('first', { outcome_reward: 1 }, {}, { takes: 'there' }),

@@ -126,7 +126,7 @@ function checkAtif(records: unknown[], session: ScoredSession): void {
   const steps = stepsOf(trajectory)
   const nodes = new Map(session.built.graph.nodes.map((node) => [node.key, node]))
 
-  // Every call of any sample is told once, by the sample that has it first, with all that is known of it.
+  // Every call of any sample occurs once, in its first sample, with all its data.
   const keys = [...new Set(samples.flatMap(({ calls }) => calls.map(({ key }) => key)))]
   const called = steps.filter(({ llm_call_count: count }) => count === 1)
   expect(new Set(called.map(({ extra }) => `${extra?.['turn_id'] as string}#${extra?.['choice'] as number}`))).toEqual(
@@ -149,7 +149,7 @@ function checkAtif(records: unknown[], session: ScoredSession): void {
     samples.reduce((sum, { mask }) => sum + mask.reduce((a, b) => a + b, 0), 0),
   )
 
-  // Followed back over `after_step`, the steps that lead to a sample's last answer are the sample's conversation.
+  // The steps on the `after_step` path to a sample's last answer are the sample's conversation.
   for (const sample of samples) {
     const last = sample.calls.at(-1)!
     const end = called.find(({ extra }) => extra?.['turn_id'] === last.turnId && extra['choice'] === last.choice)!
@@ -162,8 +162,8 @@ function checkAtif(records: unknown[], session: ScoredSession): void {
     ) {
       path.unshift(own.steps[id - 1]!)
     }
-    expect(path.flatMap((step) => told(step, step === end))).toEqual(
-      [...sampleMessages(sample)].map(({ message }) => heard(message)),
+    expect(path.flatMap((step) => stepContents(step, step === end))).toEqual(
+      [...sampleMessages(sample)].map(({ message }) => messageContents(message)),
     )
   }
 
@@ -172,11 +172,11 @@ function checkAtif(records: unknown[], session: ScoredSession): void {
   expect(trajectory.final_metrics.total_steps).toBe(trajectory.steps.length)
 }
 
-/** What a step says, and what was answered to it; the results of the last one came after the sample. */
-function told(step: Step, isLast: boolean): unknown[] {
-  const said = [roleOf(step), textOf(step.message), (step.tool_calls ?? []).map((call) => call.tool_call_id)]
+/** The message of a step and its tool results; the results of the last step came after the sample. */
+function stepContents(step: Step, isLast: boolean): unknown[] {
+  const contents = [roleOf(step), textOf(step.message), (step.tool_calls ?? []).map((call) => call.tool_call_id)]
   const results = isLast ? [] : (step.observation?.results ?? [])
-  return [said, ...results.map(({ content, source_call_id: id }) => ['tool', textOf(content), [id]])]
+  return [contents, ...results.map(({ content, source_call_id: id }) => ['tool', textOf(content), [id]])]
 }
 
 function roleOf({ source }: Step): string {
@@ -188,7 +188,7 @@ function textOf(content: z.infer<typeof Content>): string {
   return content.map((part) => (part.type === 'text' ? part.text : part.source.path)).join('|')
 }
 
-function heard(message: ChatMessage): unknown[] {
+function messageContents(message: ChatMessage): unknown[] {
   const text = chatParts(message.content)
     .map((part) => (part.type === 'text' ? part.text : part.type === 'image' ? part.url : ''))
     .join('|')
@@ -202,7 +202,7 @@ describeExporter('atif', {
   check: checkAtif,
 })
 
-test('conversations of sub-agents are trajectories of their own, inside the main one', () => {
+test('conversations of sub-agents are separate trajectories inside the main trajectory', () => {
   const perCall = anySession().filter((session) => session.built.summary.builder === 'per_request')
   let embedded = 0
   fc.assert(
@@ -219,7 +219,7 @@ test('conversations of sub-agents are trajectories of their own, inside the main
   expect(embedded).toBeGreaterThan(0)
 })
 
-test('prompts may be left out, and an agent named', () => {
+test('options omit prompts and set the agent’s name', () => {
   const exporter = exporters.create(
     { kind: 'atif', schemaVersion: 'ATIF-v1.8', promptIds: false, agentName: 'codex', agentVersion: '1.2.3' },
     {},
@@ -236,28 +236,31 @@ test('prompts may be left out, and an agent named', () => {
   )
 })
 
-test.each(['ATIF-v1.7', 'ATIF-v1.8'] as const)('--set schemaVersion=%s stands in every trajectory', (schemaVersion) => {
-  const config = exporters.config.parse({ kind: 'atif', schemaVersion })
-  const [session] = fc.sample(
-    anySession().map((any) => relabelled(any, (i) => (i % 2 === 1 ? 'subagent' : 'main'))),
-    { numRuns: 1, seed: 5 },
-  )
-  const trajectories = readLines(writeFile(exporters.create(config, {}), [session!])).map((line) =>
-    Trajectory.parse(line),
-  )
-  expect(trajectories.length).toBeGreaterThan(0)
-  for (const { schema_version: written, subagent_trajectories: others = [] } of trajectories) {
-    expect([written, ...others.map((other) => other.schema_version)]).toEqual(
-      [written, ...others].map(() => schemaVersion),
+test.each(['ATIF-v1.7', 'ATIF-v1.8'] as const)(
+  '--set schemaVersion=%s sets the version of every trajectory',
+  (schemaVersion) => {
+    const config = exporters.config.parse({ kind: 'atif', schemaVersion })
+    const [session] = fc.sample(
+      anySession().map((any) => relabelled(any, (i) => (i % 2 === 1 ? 'subagent' : 'main'))),
+      { numRuns: 1, seed: 5 },
     )
-  }
-})
+    const trajectories = readLines(writeFile(exporters.create(config, {}), [session!])).map((line) =>
+      Trajectory.parse(line),
+    )
+    expect(trajectories.length).toBeGreaterThan(0)
+    for (const { schema_version: written, subagent_trajectories: others = [] } of trajectories) {
+      expect([written, ...others.map((other) => other.schema_version)]).toEqual(
+        [written, ...others].map(() => schemaVersion),
+      )
+    }
+  },
+)
 
-test('the default version is the newest that Harbor reads', () => {
+test('the default version is the newest version that Harbor reads', () => {
   expect(exporters.config.parse({ kind: 'atif' })).toMatchObject({ schemaVersion: 'ATIF-v1.8' })
 })
 
-/** The first step of a conversation that begins with a recording of these formats. */
+/** The first step of a conversation that begins with audio of these formats. */
 function stepWithAudio(hasAudio: boolean, format: string): Step {
   const conversation = new AtifConversation(new Map(), { promptIds: false, hasAudio })
   const audio = { type: 'input_audio', input_audio: { data: 'UklGRg==', format } }

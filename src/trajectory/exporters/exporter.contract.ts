@@ -42,7 +42,7 @@ export function describeExporter(
       )
     })
 
-    test('a file of several sessions contains them one after the other', async () => {
+    test('a file of several sessions contains them in order', async () => {
       const two = fc.tuple(
         sessions,
         sessions.map((session) => renamed(session, 'ses_2')),
@@ -135,7 +135,7 @@ const anyArguments = fc.oneof(
     .map((value) => JSON.stringify(value)),
 )
 
-/** Log probabilities are float32; JSON does not tell -0 from 0. */
+/** Log probabilities are float32; JSON does not distinguish -0 from 0. */
 const anyLogprob = fc.float({ max: 0, noNaN: true, noDefaultInfinity: true }).map((value) => value + 0)
 
 const anyIds = (minLength: number): fc.Arbitrary<number[]> =>
@@ -250,7 +250,7 @@ function toTurns(
     { role: 'user', content: shape.user },
   ]
   let state: Asked = { messages: opening, promptIds: Int32Array.from(shape.prompt) }
-  /** How the conversation can go on from the first answer. */
+  /** Continuations of the conversation after the first answer. */
   let early: Asked | undefined
   return shape.steps.map((step, index) => {
     const { messages, promptIds } = state

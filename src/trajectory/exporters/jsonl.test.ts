@@ -18,7 +18,7 @@ describeExporter('jsonl', {
         prompt_ids: jsonNumbers(sample.ids.subarray(0, sample.promptLength)),
         response_ids: jsonNumbers(sample.ids.subarray(sample.promptLength)),
         loss_mask: jsonNumbers(sample.mask.subarray(sample.promptLength)),
-        // A trained token without a log probability takes the whole list away.
+        // A trained token without a log probability removes the whole list.
         response_logprobs: logprobs.includes(NaN) ? null : logprobs,
         reward: sample.reward ?? null,
         prompt_messages: prompt,

@@ -87,7 +87,7 @@ const Result = z.looseObject({
   _ng_rollout_id: z.string().regex(/^[A-Za-z0-9][A-Za-z0-9._-]*$/),
 })
 
-/** What a list of items says, in the order said. */
+/** Contents of a list of items, in order. */
 function saidBy(items: readonly Item[]): unknown[] {
   return items.map((item) => {
     switch (item.type) {
@@ -114,7 +114,7 @@ function contentOf(content: z.infer<typeof Content>): unknown {
   )
 }
 
-/** The same of messages in Chat Completions' form. */
+/** Contents of messages in the Chat Completions format, in order. */
 function saidIn(messages: readonly unknown[]): unknown[] {
   return messages.map(toChatMessage).flatMap((message): unknown[] => {
     if (message.role === 'tool') return [['answers', message.tool_call_id, chatText(message)]]
@@ -141,7 +141,7 @@ describeExporter('nemo_gym', {
       const messages = sample.messages()
       expect(saidBy(row.responses_create_params.input)).toEqual(saidIn(messages.prompt))
       expect(saidBy(row.response.output)).toEqual(saidIn(messages.response))
-      // As NeMo RL reads it: every prompt begins with all that was seen, and all that was seen is the sample.
+      // As in NeMo RL's reader: every prompt begins with all tokens before it, and all tokens together are the sample.
       const seen: number[] = []
       const mask: number[] = []
       const logprobs: number[] = []

@@ -11,7 +11,7 @@ const Part = z.union([
 ])
 const Content = z.union([z.string(), z.array(Part)])
 
-/** OpenAI's FineTuneChatRequestInput, and the one field more that open models' trainers read. */
+/** OpenAI's FineTuneChatRequestInput, and one additional field for trainers of open models. */
 const Row = z.strictObject({
   messages: z
     .array(
@@ -76,19 +76,19 @@ test('reasoning is written into the text or omitted, by the option', () => {
   )
   fc.assert(
     fc.property(anySession(), (session) => {
-      const told = [...session.samples()].flatMap((sample) =>
+      const expected = [...session.samples()].flatMap((sample) =>
         [...sample.messages().prompt, ...sample.messages().response].map(toChatMessage),
       )
       for (const exporter of [inText!, dropped!]) {
         const rows = readLines(writeFile(exporter, [session])).map((row) => Row.parse(row))
         for (const [i, message] of rows.flatMap(({ messages }) => messages).entries()) {
-          const thought = chatReasoning(told[i]!)
+          const thought = chatReasoning(expected[i]!)
           expect(message).not.toHaveProperty('reasoning_content')
           const isThere = exporter === inText && thought !== undefined
           expect(message.content).toEqual(
             isThere
-              ? `<think>\n${thought}\n</think>\n\n${(told[i]!.content as string | null) ?? ''}`
-              : told[i]!.content,
+              ? `<think>\n${thought}\n</think>\n\n${(expected[i]!.content as string | null) ?? ''}`
+              : expected[i]!.content,
           )
         }
       }

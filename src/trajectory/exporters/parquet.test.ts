@@ -44,7 +44,7 @@ describeExporter('parquet', {
   },
 })
 
-test('with sharePrefixes rows are put together again from the rows they share their beginning with', async () => {
+test('with sharePrefixes, rows are reassembled from the rows that contain their prefix', async () => {
   const exporter = parquet.create({ kind: 'parquet', sharePrefixes: true }, {})
   await fc.assert(
     fc.asyncProperty(anySession(), async (session) => {

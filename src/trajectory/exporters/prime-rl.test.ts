@@ -6,7 +6,7 @@ import type { Turn } from '../../model/turn.ts'
 import { anySession, describeExporter, readLines, writeFile } from './exporter.contract.ts'
 import { exporters } from './index.ts'
 
-/** prime-rl's TrainingSample (src/prime_rl/transports/rollouts/types.py), the fields that we have something for. */
+/** prime-rl's TrainingSample (src/prime_rl/transports/rollouts/types.py), the fields that we write. */
 const TrainingSample = z
   .strictObject({
     token_ids: z.array(z.int()),
@@ -17,10 +17,10 @@ const TrainingSample = z
     advantages: z.array(z.number()).nullable(),
   })
   .refine(({ token_ids: ids, mask, logprobs }) => ids.length === mask.length && ids.length === logprobs.length)
-  // prime-rl's trainer refuses a row whose list is shorter, an empty one too.
+  // prime-rl's trainer rejects a row with a shorter or empty list.
   .refine(({ token_ids: ids, temperatures }) => ids.length === temperatures.length)
 
-/** From the recorded request, not from what the sample makes of it. */
+/** Read from the recorded request, not from the sample. */
 function temperatureOf({ forced, request, sampling }: Turn): number {
   const sent = forced['temperature'] ?? (JSON.parse(request) as { temperature?: number }).temperature
   return (sent ?? sampling?.defaults.temperature ?? 1) as number
@@ -51,7 +51,7 @@ describeExporter('prime_rl', {
   },
 })
 
-test('by position, the fields stand where prime-rl’s struct has them', () => {
+test('the fields have the positions of prime-rl’s struct', () => {
   const byName = exporters.create({ kind: 'prime_rl', envName: 'e', layout: 'object', temperature: 1 }, {})
   const byPlace = exporters.create({ kind: 'prime_rl', envName: 'e', layout: 'array', temperature: 1 }, {})
   fc.assert(

@@ -8,7 +8,7 @@ import { CallFilter } from '../select-calls.ts'
 import { readLines, writeFile } from './exporter.contract.ts'
 import { exporters } from './index.ts'
 
-/** The harness asked for temperature 1 and the task for temperature 0.5, top-p 0.9 and seed 7. */
+/** The harness requests temperature 1, and the task sets temperature 0.5, top-p 0.9 and seed 7. */
 const turn: Turn = {
   id: 'turn_0',
   sessionId: 's',
@@ -82,7 +82,7 @@ async function exportAs(kind: string): Promise<Row> {
   return row as Row
 }
 
-test.each(['jsonl', 'slime', 'trl'])('%s: metadata of a call holds how it was sampled', async (kind) => {
+test.each(['jsonl', 'slime', 'trl'])('%s: metadata of a call contain its sampling parameters', async (kind) => {
   const { metadata } = (await exportAs(kind)) as { metadata: { calls: Row[]; spans: Row[] } }
   expect(metadata.calls).toMatchObject([facts])
   expect(metadata.spans.slice(-2)).toMatchObject([
@@ -91,13 +91,13 @@ test.each(['jsonl', 'slime', 'trl'])('%s: metadata of a call holds how it was sa
   ])
 })
 
-test('verl: metadata in extra_fields holds how each call was sampled', async () => {
+test('verl: metadata in extra_fields contain the sampling parameters of each call', async () => {
   const { extra_fields: fields } = (await exportAs('verl')) as { extra_fields: { metadata: string } & Row }
   expect((JSON.parse(fields.metadata) as { calls: Row[] }).calls).toMatchObject([facts])
   expect(fields['weight_versions']).toEqual(['1'])
 })
 
-test('parquet: columns of a call hold how it was sampled', async () => {
+test('parquet: columns of a call contain its sampling parameters', async () => {
   const { calls, spans } = (await exportAs('parquet')) as { calls: Row[]; spans: Row[] }
   const { sampling, ...others } = facts
   expect(calls).toMatchObject([
@@ -110,21 +110,21 @@ test('prime_rl: trained tokens have the temperature that was sent', async () => 
   expect((await exportAs('prime_rl'))['temperatures']).toEqual([1, 1, 0.5, 0.5])
 })
 
-test('nemo_gym: parameters of the request, and the rest in a field of ours', async () => {
+test('nemo_gym: parameters are in the request, all others in a field of ours', async () => {
   const row = await exportAs('nemo_gym')
   expect(row['responses_create_params']).toMatchObject({ temperature: 0.5, top_p: 0.9 })
   expect(row['polar']).toMatchObject({ calls: [facts] })
 })
 
-test('nemo_rl: extra_env_info holds how each trained call was sampled', async () => {
+test('nemo_rl: extra_env_info contains the sampling parameters of each trained call', async () => {
   expect((await exportAs('nemo_rl'))['extra_env_info']).toMatchObject({ calls: [facts] })
 })
 
-test('skyrl: env_metrics hold how each trained call was sampled', async () => {
+test('skyrl: env_metrics contain the sampling parameters of each trained call', async () => {
   expect((await exportAs('skyrl'))['env_metrics']).toMatchObject([{ calls: [facts] }])
 })
 
-test('atif: extra of a step holds how its call was sampled', async () => {
+test('atif: extra of a step contains the sampling parameters of its call', async () => {
   const { steps } = (await exportAs('atif')) as { steps: Row[] }
   expect(steps.at(-1)?.['extra']).toMatchObject(facts)
 })

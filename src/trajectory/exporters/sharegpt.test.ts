@@ -11,7 +11,7 @@ import {
 import { describeExporter, readLines } from './exporter.contract.ts'
 import { exporters } from './index.ts'
 
-/** As LLaMA-Factory's SharegptDatasetConverter takes it: the two sides in turn, the model's last. */
+/** Format of LLaMA-Factory's SharegptDatasetConverter: both sides alternate, and the model's side is last. */
 const Row = z
   .strictObject({
     conversations: z.array(
@@ -35,20 +35,20 @@ const Row = z
   )
 type Row = z.infer<typeof Row>
 
-/** LLaMA-Factory's FunctionFormatter: what stands beside the call, and the calls with their arguments as text. */
+/** LLaMA-Factory's FunctionFormatter: the text next to the call, and the calls with their arguments as text. */
 function readCalls(value: string): { text: string; calls: { name: string; arguments: string }[] } {
   const marked = /<tool_call>([\s\S]*?)<\/tool_call>/.exec(value)
   const json = marked?.[1] ?? value
   const parsed = JSON.parse(json) as { name: string; arguments: unknown } | { name: string; arguments: unknown }[]
   const source = (Array.isArray(parsed) ? parsed : [parsed]).map((call) => ({
     name: call.name,
-    // Text that is no JSON object stands as a string; an object is looked up below, in the very text.
+    // Text that is not a JSON object is a string; an object is searched in the original text below.
     arguments: typeof call.arguments === 'string' ? call.arguments : JSON.stringify(call.arguments),
   }))
   return { text: marked === null ? '' : value.replace(marked[0], ''), calls: source }
 }
 
-/** As far as JSON can tell. */
+/** Compares as JSON. */
 function sameJson(text: string): string {
   try {
     const value: unknown = JSON.parse(text)
@@ -95,9 +95,9 @@ describeExporter('sharegpt', {
       const images = messages.flatMap(({ content }) => chatParts(content).filter(({ type }) => type === 'image'))
       expect(row.images).toHaveLength(images.length)
       const answers = row.conversations.filter(({ weight }) => weight !== undefined)
-      const said = messages.filter(({ role }) => role === 'assistant')
-      expect(answers).toHaveLength(said.length)
-      for (const [at, message] of said.entries()) {
+      const assistantMessages = messages.filter(({ role }) => role === 'assistant')
+      expect(answers).toHaveLength(assistantMessages.length)
+      for (const [at, message] of assistantMessages.entries()) {
         const { from, value } = answers[at]!
         const calls = chatCalls(message)
         if (calls.length === 0) {
@@ -116,10 +116,10 @@ describeExporter('sharegpt', {
       }
       const weights = answers.map(({ weight }) => weight)
       expect(weights.slice(-sample.calls.length)).toEqual(sample.calls.map(({ isTrained }) => Number(isTrained)))
-      const told = row.conversations.filter(({ weight }) => weight === undefined).map(({ value }) => value)
-      const heard = messages.filter(({ role }) => role === 'user' || role === 'tool').map(placeholders)
-      expect(told.join('\n').replaceAll(/\n<\/tool_response>\n<tool_response>|\n(?=\n)/g, '')).toBe(
-        heard.join('\n').replaceAll(/\n(?=\n)/g, ''),
+      const inputs = row.conversations.filter(({ weight }) => weight === undefined).map(({ value }) => value)
+      const expected = messages.filter(({ role }) => role === 'user' || role === 'tool').map(placeholders)
+      expect(inputs.join('\n').replaceAll(/\n<\/tool_response>\n<tool_response>|\n(?=\n)/g, '')).toBe(
+        expected.join('\n').replaceAll(/\n(?=\n)/g, ''),
       )
     }
   },

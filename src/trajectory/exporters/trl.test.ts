@@ -4,7 +4,7 @@ import * as z from 'zod'
 import { anySession, describeExporter, jsonNumbers, readLines, writeFile } from './exporter.contract.ts'
 import { trl } from './trl.ts'
 
-/** `RolloutSample` of TRL's async GRPO; our own addition is that what was never graded may be null. */
+/** `RolloutSample` of TRL's async GRPO, except that the reward of an ungraded sample may be null. */
 const RolloutSample = z
   .strictObject({
     prompt: z.array(z.looseObject({ role: z.string() })),
@@ -20,7 +20,7 @@ const RolloutSample = z
   .refine(({ input_ids, completion_mask }) => input_ids.length === completion_mask.length)
   .refine(({ input_ids, old_log_probs }) => old_log_probs === null || old_log_probs.length === input_ids.length)
 
-/** What `rollout_func` returns, for one completion. */
+/** Return value of `rollout_func` for one completion. */
 const Rollout = z.looseObject({
   prompt_ids: z.array(z.int()),
   completion_ids: z.array(z.int()),
@@ -30,7 +30,7 @@ const Rollout = z.looseObject({
 })
 type Rollout = z.infer<typeof Rollout>
 
-/** As docs/export.md tells readers to. */
+/** The conversion that docs/export.md documents. */
 function toRolloutSample(rollout: Rollout): z.infer<typeof RolloutSample> {
   const zeros = rollout.prompt_ids.map(() => 0 as const)
   return RolloutSample.parse({
@@ -76,7 +76,7 @@ describeExporter('trl', {
   },
 })
 
-test('--set modelVersion gives a version to samples without a known one, and changes no other', () => {
+test('--set modelVersion sets the version of samples without a known version only', () => {
   const write = (config: object, session: Parameters<typeof writeFile>[1][number]): Rollout[] =>
     readLines(writeFile(trl.create(trl.config.parse({ kind: 'trl', ...config }), {}), [session])).map((line) =>
       Rollout.parse(line),

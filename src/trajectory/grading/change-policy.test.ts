@@ -36,7 +36,7 @@ function decide(
   return decision.kind === 'drop' ? decision.why : decision.kind
 }
 
-test('createPolicy() takes source files with any name within a package', () => {
+test('createPolicy() accepts source files with any name within a package', () => {
   for (const path of [
     'pkg/x.py',
     'pkg/json.py',
@@ -91,7 +91,7 @@ test.each<[string, string[]]>([
   }
 })
 
-test('an editable pattern opens neither the tests that are graded nor excluded files', () => {
+test('an editable pattern permits neither graded tests nor excluded files', () => {
   expect(decide('pkg/tests/test_a.py', {}, { editable: ['**'] })).toBe('test')
   expect(decide('node_modules/x/index.js', {}, { editable: ['**'] })).toBe('excluded')
 })

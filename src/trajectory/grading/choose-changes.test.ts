@@ -11,7 +11,7 @@ import {
 } from './choose-changes.ts'
 import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from './protected-files.ts'
 
-/** A repository whose objects are named after themselves. */
+/** A repository in which the content of an object is its id. */
 function storeOf(agent: Readonly<Record<string, string>>): ChangeStore & { written: string[] } {
   const written: string[] = []
   return {
@@ -48,7 +48,7 @@ const change = (path: string, more: Partial<Change> = {}): Change => ({
 })
 const linkTo = (path: string, target: string): Change => change(path, { mode: '120000', blob: target })
 
-test('chooseChanges() replaces a link by the plain file of the same tree that it names, and drops any other link', async () => {
+test('chooseChanges() replaces a link by its target if that is a plain file of the same tree, and drops any other link', async () => {
   const agent = { 'src/a.py': '100755', 'src/folder/b.py': '100644', 'src/other': '120000', mod: '160000' }
   const links = [
     linkTo('near', 'src/a.py'),
@@ -73,13 +73,13 @@ test('chooseChanges() replaces a link by the plain file of the same tree that it
   )
 })
 
-test('chooseChanges() takes a link of the gold patch by its content as well', async () => {
+test('chooseChanges() replaces a link of the gold patch by its content too', async () => {
   const rules = rulesOf([], { goldPaths: new Set(['x']) })
   const { taken, dropped } = await chooseChanges([linkTo('x', '/tests/hidden')], rules, storeOf({}))
   expect([taken, dropped]).toEqual([[], [{ path: 'x', why: 'link' }]])
 })
 
-test('chooseChanges() keeps a folder of protected files when a file takes its place', async () => {
+test('chooseChanges() keeps a folder of protected files if a file replaces it', async () => {
   const changes = [change('tests', {}), change('tests/test_a.py', { status: 'D', mode: '000000', oldMode: '100644' })]
   const { taken, dropped } = await chooseChanges(changes, rulesOf(['tests/test_a.py']), storeOf({}))
   expect(taken).toEqual([])
@@ -105,7 +105,7 @@ test('chooseChanges() grades dependencies of package.json, with the scripts of t
   ])
 })
 
-test('writeDropped() states the reason for every file, and writes nothing where all were graded', async () => {
+test('writeDropped() states the reason for every file, and writes nothing if no file was dropped', async () => {
   const written = new Map<string, string>()
   const evidence = { write: async (name: string, data: string) => void written.set(name, data) }
   await writeDropped(evidence, { dropped: [], merged: [] })
@@ -120,7 +120,7 @@ test('writeDropped() states the reason for every file, and writes nothing where 
   })
 })
 
-test('parseChanges() and parseIndex() read what git prints, whatever the names', () => {
+test('parseChanges() and parseIndex() parse the output of git with any file names', () => {
   const zeros = '0'.repeat(40)
   expect(
     parseChanges(Buffer.from(`:000000 120000 ${zeros} abc A\0a\nb\0:100644 000000 def ${zeros} D\0c d\0`)),
@@ -136,7 +136,7 @@ test('parseChanges() and parseIndex() read what git prints, whatever the names',
   )
 })
 
-test('parseBlobs() gives whole objects only, wherever the output is cut', () => {
+test('parseBlobs() returns only complete objects, wherever the output is truncated', () => {
   const contents = fc.array(fc.uint8Array({ maxLength: 20 }), { maxLength: 5 })
   fc.assert(
     fc.property(contents, fc.nat(200), (blobs, cut) => {

@@ -2,13 +2,13 @@ import { expect, test } from 'vitest'
 import { matchesGlobs, toExcludingPathspecs } from './globs.ts'
 import { cpuTimeMs } from '../../../test/support/cpu-time.ts'
 
-test('a name covers files and folders of that name at any depth, and all below', () => {
+test('a name matches files and folders of that name at any depth, and everything below them', () => {
   const matches = matchesGlobs(['node_modules', '*.py[c]', 'a?c'])
   expect(['node_modules', 'x/node_modules/y/z', 'abc', 'q/axc/d', 'x.py[c]'].filter(matches)).toHaveLength(5)
   expect(['node_modules2', 'my_node_modules', 'abbc', 'x.pyc', 'a/c'].filter(matches)).toEqual([])
 })
 
-test('a path is from the top, and two stars cross folders', () => {
+test('a path is relative to the root, and ** matches several folders', () => {
   const matches = matchesGlobs(['/Makefile', 'docs/*.md', 'src/**/gen', 'vendor/'])
   expect(['Makefile', 'docs/a.md', 'src/gen/x', 'src/a/b/gen', 'vendor/x', 'x/vendor/y'].filter(matches)).toHaveLength(
     6,
@@ -16,7 +16,7 @@ test('a path is from the top, and two stars cross folders', () => {
   expect(['x/Makefile', 'docs/x/a.md', 'x/docs/a.md', 'src/regen'].filter(matches)).toEqual([])
 })
 
-test('a new line in a name hides nothing', () => {
+test('names with a newline are matched', () => {
   expect(matchesGlobs(['conftest.py'])('a\nb/conftest.py')).toBe(true)
 })
 

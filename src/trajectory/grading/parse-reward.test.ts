@@ -7,14 +7,14 @@ test.each([
   ['-.25', -0.25],
   ['1e-3', 0.001],
   ['{"reward": 2}', 2],
-])('parseReward() reads %j', (text, reward) => {
+])('parseReward() parses %j', (text, reward) => {
   expect(parseReward(text, 'It')).toMatchObject({ result: { outcome_reward: reward, metadata: {} } })
 })
 
 test('parseReward() keeps components, rewards of traces and metadata', () => {
-  const said = { reward: 0.5, components: { a: 1 }, trace_rewards: [null, 1], metadata: { b: 2 } }
-  const { reward, ...rest } = said
-  expect(parseReward(JSON.stringify(said), 'It')).toEqual({ result: { outcome_reward: reward, ...rest } })
+  const values = { reward: 0.5, components: { a: 1 }, trace_rewards: [null, 1], metadata: { b: 2 } }
+  const { reward, ...rest } = values
+  expect(parseReward(JSON.stringify(values), 'It')).toEqual({ result: { outcome_reward: reward, ...rest } })
 })
 
 test.each([

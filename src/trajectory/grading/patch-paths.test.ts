@@ -31,7 +31,7 @@ GIT binary patch
   expect(touched).toEqual(new Set([...results, 'old.py', 'from.py']))
 })
 
-test('a patch without git’s headers is read by its other ones', () => {
+test('a patch without git’s headers is parsed by its ---/+++ headers', () => {
   expect(pathsOfPatch('--- a/x.py\t2020-01-01\n+++ b/x.py\t2020-01-01\n@@ -1 +1 @@\n').results).toEqual(['x.py'])
 })
 

@@ -17,7 +17,7 @@ beforeEach(async () => {
 })
 afterEach(() => rm(dir, { recursive: true, force: true }))
 
-/** Makes a tree of files (text), folders (null) and links (`-> target`). */
+/** Creates a tree of files (text), folders (null) and links (`-> target`). */
 async function make(entries: Readonly<Record<string, string | null>>): Promise<void> {
   await mkdir(root)
   for (const [name, text] of Object.entries(entries)) {
@@ -28,7 +28,7 @@ async function make(entries: Readonly<Record<string, string | null>>): Promise<v
   }
 }
 
-/** The same in the other direction. */
+/** Reads a tree in the same format. */
 async function listing(path = root, below = ''): Promise<Record<string, string | null>> {
   const found: Record<string, string | null> = {}
   for (const entry of await readdir(path, { withFileTypes: true })) {
@@ -48,7 +48,7 @@ async function plain(
   return { files: await listing(), leftOut: Object.fromEntries(leftOut.map(({ path, why }) => [path, why])) }
 }
 
-test('toPlainTree() replaces a link by a copy of what it names in the tree', async () => {
+test('toPlainTree() replaces a link by a copy of its target in the tree', async () => {
   const { files, leftOut } = await plain({
     'a/file': 'one',
     'a/near': '-> file',
@@ -71,7 +71,7 @@ test('toPlainTree() replaces a link by a copy of what it names in the tree', asy
   expect(leftOut).toEqual({ 'folder/near': 'the link lies in a folder that another link points to' })
 })
 
-test('toPlainTree() leaves out links that name nothing in the tree, and says why', async () => {
+test('toPlainTree() omits links without a target in the tree, and reports the reason', async () => {
   const outside = 'the link points outside of the copied folder'
   const { files, leftOut } = await plain({
     file: 'one',
@@ -133,7 +133,7 @@ test('toPlainTree() follows no link into /proc when the whole sandbox was copied
   expect(Object.keys(leftOut)).toEqual(['a', 'b'])
 })
 
-test('toPlainTree() keeps the links that it is asked to keep, and copies nothing through them', async () => {
+test('toPlainTree() keeps the links to keep, and copies nothing through them', async () => {
   const { files, leftOut } = await plain(
     { file: 'one', python: '-> /usr/bin/python3', changed: '-> /tests', through: '-> python' },
     {
@@ -148,7 +148,7 @@ test('toPlainTree() keeps the links that it is asked to keep, and copies nothing
   expect(Object.keys(leftOut)).toEqual(['changed', 'through'])
 })
 
-test('toPlainTree() reports a root that is a link, and does not touch what the link names', async () => {
+test('toPlainTree() reports a root that is a link, and does not change its target', async () => {
   await symlink(join(dir, 'secret'), root)
   expect(await toPlainTree(root, { source: '/workspace/out', limits: LIMITS })).toEqual([
     { path: '', why: 'the link points outside of the copied folder' },
@@ -157,14 +157,14 @@ test('toPlainTree() reports a root that is a link, and does not touch what the l
   expect(await readFile(join(dir, 'secret'), 'utf8')).toBe(SECRET)
 })
 
-test('toPlainTree() makes no copy at a path that is not wanted', async () => {
+test('toPlainTree() creates no copy at an excluded path', async () => {
   const isUnwanted = (below: string) => below === 'pkg/tests' || below.startsWith('pkg/tests/')
   const { files } = await plain({ 'evil/tests/x': 'one', 'evil/y': 'two', pkg: '-> evil' }, { isUnwanted })
   expect(Object.keys(files)).toEqual(expect.arrayContaining(['evil/tests/x', 'pkg/y']))
   expect(Object.keys(files)).not.toContain('pkg/tests')
 })
 
-test('toPlainTree() gives every name of a file a content of its own, within the limits', async () => {
+test('toPlainTree() copies the content of a file for each of its hard links, within the limits', async () => {
   await make({ a: 'x'.repeat(400) })
   for (const name of ['b', 'c', 'd']) await link(join(root, 'a'), join(root, name))
   const leftOut = await toPlainTree(root, { source: '/workspace', limits: LIMITS })
@@ -182,11 +182,11 @@ test('toPlainTree() stops copying at the limits of bytes and of files', async ()
   const links = Object.fromEntries(Array.from({ length: 30 }, (_, index) => [`d/l${index}`, '-> none']))
   const folders = Object.fromEntries(Array.from({ length: 30 }, (_, index) => [`m${index}`, '-> d']))
   const nested = await plain({ ...links, ...folders })
-  // Also links in linked folders count: 30 times 30 of them would be reported otherwise.
+  // Links in linked folders count too; otherwise 900 links would be reported.
   expect(Object.keys(nested.leftOut).length).toBeLessThan(200)
 })
 
-test('toPlainTree() keeps modes, and names with control characters and in both cases', async () => {
+test('toPlainTree() keeps modes, names with control characters, and names that differ only in case', async () => {
   await make({ 'new\nline': 'one', Out: 'upper', out: 'lower', l1: '-> new\nline', '..a': 'dots', '\u001B[31m': 'red' })
   await writeFile(join(root, 'run'), 'x', { mode: 0o755 })
   await symlink('run', join(root, 'l2'))
@@ -207,7 +207,7 @@ const entry = fc.oneof(
   { weight: 1, arbitrary: fc.constantFrom('one', 'two', null) },
 )
 
-/** Entries that can be made together: none below a file or link, none twice. */
+/** Entries that can coexist: none below a file or link, none twice. */
 function toTree(wanted: readonly (readonly [string, string | null])[]): Record<string, string | null> {
   const tree: Record<string, string | null> = {}
   for (const [below, what] of wanted) {
@@ -218,7 +218,7 @@ function toTree(wanted: readonly (readonly [string, string | null])[]): Record<s
   return tree
 }
 
-test('toPlainTree() leaves no link in any tree, keeps every file, and brings nothing in from outside', async () => {
+test('toPlainTree() leaves no link in any tree, keeps every file, and copies nothing from outside', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(fc.tuple(path, entry), { maxLength: 12 }), async (wanted) => {
       await rm(root, { recursive: true, force: true })

@@ -15,7 +15,7 @@ function ended(exitCode: number | null, stderr = ''): CommandResult {
   }
 }
 
-/** A sandbox whose commands end as listed, one after the other. */
+/** A sandbox whose commands end with these results, in order. */
 function workspaceOf(...results: CommandResult[]): Workspace {
   return { workdir: '/w', run: async () => results.shift() ?? ended(0) } as unknown as Workspace
 }
@@ -27,16 +27,13 @@ const run = (result: CommandResult, control: CommandResult, ...more: CommandResu
     control: async () => workspaceOf(control),
   })
 
-test.each([126, 127])(
-  'exit code %d is a verdict where the command runs without the agent’s files',
-  async (exitCode) => {
-    const forged = ended(exitCode, 'sh: 1: pytest: not found')
-    expect(await run(forged, ended(1))).toMatchObject({ exitCode })
-    // A program of the agent's, which is not there without the agent's files.
-    expect(await run(forged, ended(127, 'sh: 1: ./solution: not found'))).toMatchObject({ exitCode })
-    expect(await run(forged, ended(126, 'sh: 1: ./solution: Permission denied'))).toMatchObject({ exitCode })
-  },
-)
+test.each([126, 127])('exit code %d is a verdict if the command runs without the agent’s files', async (exitCode) => {
+  const forged = ended(exitCode, 'sh: 1: pytest: not found')
+  expect(await run(forged, ended(1))).toMatchObject({ exitCode })
+  // The program is one of the agent's files.
+  expect(await run(forged, ended(127, 'sh: 1: ./solution: not found'))).toMatchObject({ exitCode })
+  expect(await run(forged, ended(126, 'sh: 1: ./solution: Permission denied'))).toMatchObject({ exitCode })
+})
 
 test('runGrading() throws if the image lacks a program', async () => {
   await expect(run(ended(127), ended(127, 'sh: 1: pytest: not found'))).rejects.toMatchObject({
@@ -45,7 +42,7 @@ test('runGrading() throws if the image lacks a program', async () => {
   })
 })
 
-test('runGrading() returns the result of a command that a signal ended while the sandbox lives', async () => {
+test('runGrading() returns the result of a command that a signal ended if the sandbox still runs', async () => {
   expect(await run(ended(null), ended(0), ended(0))).toMatchObject({ exitCode: null })
   await expect(run(ended(null), ended(0), ended(127))).rejects.toMatchObject({ code: 'runtime.gone' })
 })
@@ -63,7 +60,7 @@ test.each([
   ["env: './solution': No such file or directory", undefined],
   ['sh: 0: cannot open run.sh: No such file', undefined],
   ['', undefined],
-])('missingProgram() reads %j', (stderr, program) => {
+])('missingProgram() parses %j', (stderr, program) => {
   expect(missingProgram(ended(127, stderr))).toBe(program)
   expect(missingProgram(ended(1, stderr))).toBeUndefined()
 })

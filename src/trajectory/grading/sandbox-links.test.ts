@@ -18,7 +18,7 @@ const links = new Map([
   ['/app/python', '/bin/python3'],
 ])
 
-test('leadsInto() follows links to the folders, by whatever way', () => {
+test('leadsInto() follows every chain of links to the folders', () => {
   const leading = [...links.keys()].filter((path) => leadsInto(path, links, ['/tests']))
   expect(leading).toEqual([
     '/app/out',

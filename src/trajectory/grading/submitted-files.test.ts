@@ -3,13 +3,13 @@ import { excludedIn } from './submitted-files.ts'
 
 const SELECTION = { paths: ['.', '/app'], exclude: ['*.pyc', 'app/own'], max_mb: 1, max_files: 10 }
 
-test('excludedIn() names files from the workdir or from the root for exclude', () => {
+test('excludedIn() matches exclude against paths relative to the workdir and to the root', () => {
   expect(['a.pyc', 'd/a.pyc', 'app/own/x'].filter(excludedIn(SELECTION, '.'))).toHaveLength(3)
   expect(['own/x', 'a.pyc'].filter(excludedIn(SELECTION, '/app'))).toEqual(['own/x', 'a.pyc'])
   expect(['own/x', 'tests/x.py', 'Makefile', ''].filter(excludedIn(SELECTION, '.'))).toEqual([])
 })
 
-test('excludedIn() with protect_tests covers what runs, configures and builds tests, wherever the path is', () => {
+test('excludedIn() with protect_tests matches files that run, configure or build tests, in any folder', () => {
   const covered = [
     'tests/helpers.py',
     'conftest.py',

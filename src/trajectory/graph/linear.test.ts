@@ -54,7 +54,7 @@ function sessionOf(calls: readonly Call[]): SessionRecord {
   return { id: 'ses_1', createdAt: 0, origin: {}, turns, complete: true, incompleteReasons: [] }
 }
 
-/** How often requests are read to build the graph of a session, for each of its calls. */
+/** Returns the mean number of times that a request is parsed to build the graph of a session. */
 function readsPerCall(calls: readonly Call[]): number {
   let reads = 0
   const reader = {
@@ -73,8 +73,8 @@ const numbers = (count: number): number[] => Array.from({ length: count }, (_, i
 test.each<[string, (index: number) => Call]>([
   ['unrelated', (i) => ({ ask: `question ${i}`, answer: `a long enough answer ${i}`, promptIds: [i, 1, 2, 3] })],
   ['of unequal length', (i) => ({ ask: `question ${i}`, answer: `answer ${i}`, promptIds: [i, ...numbers(i % 50)] })],
-  ['empty-handed', (i) => ({ ask: `question ${i}`, answer: '', promptIds: [i, 1, 2, 3] })],
-  ['asked again', () => ({ ask: 'the same question', answer: 'the same answer', promptIds: [1, 2, 3] })],
+  ['without answers', (i) => ({ ask: `question ${i}`, answer: '', promptIds: [i, 1, 2, 3] })],
+  ['repeated', () => ({ ask: 'the same question', answer: 'the same answer', promptIds: [1, 2, 3] })],
   [
     'sub-agents',
     (i) => ({
@@ -84,18 +84,18 @@ test.each<[string, (index: number) => Call]>([
       tool: `the task of number ${i + 1}`,
     }),
   ],
-])('requests of calls that are %s are read a few times each, however many there are', (_, toCall) => {
+])('requests of calls (%s) are parsed a bounded number of times, independent of the number of calls', (_, toCall) => {
   const few = readsPerCall(numbers(100).map(toCall))
   const many = readsPerCall(numbers(400).map(toCall))
   expect(few).toBeLessThan(4)
   expect(many).toBeLessThan(few + 1)
 })
 
-test('NearestCall compares a constant number of tokens for each call, whatever the other calls are', () => {
+test('NearestCall compares a bounded number of tokens for each call, independent of the other calls', () => {
   const stepsPerCall = (count: number): number => {
     const nearest = new NearestCall()
     for (const index of numbers(count)) {
-      // Every call has a first token of its own, then tokens that all share.
+      // The first token of every call is unique; the following tokens are equal.
       const promptIds = Int32Array.from([index % 1000, index, ...numbers(60)])
       nearest.find(promptIds)
       nearest.add({ promptIds, ids: Int32Array.of(index) })
@@ -105,7 +105,7 @@ test('NearestCall compares a constant number of tokens for each call, whatever t
   expect(stepsPerCall(4000)).toBeLessThan(2 * stepsPerCall(500) + 10)
 })
 
-test('Delegations.find() stops its search at the limit of characters and finds nothing from then on', () => {
+test('Delegations.find() stops at the limit of characters and returns nothing from then on', () => {
   const task = 'a task that is found by equality'
   const calls = numbers(40).map((i): Call => ({ ask: task, answer: 'done', promptIds: [i], tool: task }))
   const { nodes } = buildGraph(sessionOf(calls), requestReader)

@@ -17,28 +17,28 @@ import { startRecordingRelay, type RecordingRelay } from './recording-relay.ts'
 import { sectionOf } from './sections.ts'
 
 export interface RangeOptions {
-  /** As people call the runtime; a column of the table of results. */
+  /** Name of the runtime, a column of the table of results. */
   name: 'bubblewrap' | 'Podman' | 'Apptainer'
   /** Kind of the runtime, and its settings. */
   kind: string
   settings: Readonly<Record<string, unknown>>
 }
 
-/** One session that ended. */
+/** An ended session. */
 export interface EndedSession {
   outcome: SessionOutcome
-  /** What the agent printed on standard output. */
+  /** Standard output of the agent. */
   stdout: string
   stderr: string
-  /** All that is kept of the session, in one text. */
+  /** All stored files of the session, in one text. */
   artifacts: string
-  /** One file that an evaluator kept; empty when there is none. */
+  /** Returns a file that an evaluator stored; empty if there is none. */
   evidence(name: string): string
-  /** What the agent printed in a section. */
+  /** Returns the agent's output in a section. */
   section(name: string): string
 }
 
-/** What the engine answers: `SCRIPT:name` in a message chooses a scenario. */
+/** Answers of the engine: `SCRIPT:name` in a message selects a scenario. */
 const SCRIPT = `
 scenarios:
   long: [{ tokens: 800 }]
@@ -60,7 +60,7 @@ export class AttackRange implements AsyncDisposable {
   readonly stack: NodeStack
   readonly runtime: Runtime
   readonly tinyEngine: Engine
-  /** What the engine is asked. */
+  /** Requests to the engine. */
   readonly engine: RecordingRelay
   readonly service: GradingService
   /** The operator's files. No sandbox mounts it. */
@@ -109,7 +109,7 @@ export class AttackRange implements AsyncDisposable {
     owned.defer(() => removeTree(dir))
     await chmod(dir, 0o755)
     const secret = `secret-${randomBytes(12).toString('hex')}`
-    // Apart from the operator's files: scripts of agents name it, and their command lines are no leak.
+    // Not among the operator's files: scripts of agents contain the path, and their command lines are not a leak.
     const secretDir = await mkdtemp(join(await realpath(tmpdir()), 'polar-secret-'))
     owned.defer(() => rm(secretDir, { recursive: true, force: true }))
     await chmod(secretDir, 0o755)
@@ -136,13 +136,13 @@ export class AttackRange implements AsyncDisposable {
     return new AttackRange(parts, owned.move())
   }
 
-  /** Why sandboxes cannot be started here; undefined when they can. */
+  /** Reason why sandboxes cannot be started here; undefined if they can. */
   async whyUnusable(): Promise<string | undefined> {
     const checked = await this.runtime.check(AbortSignal.timeout(30_000))
     return checked.isUsable ? undefined : checked.reason
   }
 
-  /** Submits a session whose agent is a script of a hostile agent. `more`: other fields of the task. */
+  /** Submits a session with a script of a hostile agent. `more`: other fields of the task. */
   submit(script: string, more: Record<string, unknown> = {}): RunningSession {
     const agent = { harness: 'shell', custom_shell: { command: hostileAgent(script) } }
     return this.stack.node.submit(orderOf(taskOf({ agent, timeout_seconds: 60, ...more })))
@@ -171,12 +171,12 @@ export class AttackRange implements AsyncDisposable {
     }
   }
 
-  /** The calls that were recorded of a session. */
+  /** Returns the recorded calls of a session. */
   recorded({ outcome }: EndedSession): Promise<SessionRecord> {
     return createCallLogReader({ dir: join(this.stack.dir, 'sessions') }).load(outcome.sessionId)
   }
 
-  /** The same result for every caller; made by the first. */
+  /** Returns the same result to every caller; the first call creates it. */
   once<T>(key: string, make: () => Promise<T>): Promise<T> {
     const known = this.#shared.get(key) as Promise<T> | undefined
     if (known !== undefined) return known
@@ -185,17 +185,17 @@ export class AttackRange implements AsyncDisposable {
     return made
   }
 
-  /** Work that ends a session which runs on beside the attacks. */
+  /** Registers the end of a session that runs during the attacks. */
   defer(work: () => Promise<void>): void {
     this.#deferred.push(work)
   }
 
-  /** Ends the sessions that run on. */
+  /** Ends the sessions that still run. */
   async settle(): Promise<void> {
     for (const work of this.#deferred.splice(0)) await work()
   }
 
-  /** A folder of the operator's with these files; the name is part of its path. */
+  /** Creates a folder of the operator with these files; the name is part of its path. */
   async writeFiles(name: string, files: Readonly<Record<string, string>>): Promise<string> {
     const folder = join(this.dir, name)
     for (const [path, text] of Object.entries(files)) {

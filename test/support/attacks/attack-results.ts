@@ -7,7 +7,7 @@ import type { AttackTitle } from './attack.ts'
 export const RUNTIME_NAMES = ['bubblewrap', 'Podman', 'Apptainer'] as const
 export type RuntimeName = (typeof RUNTIME_NAMES)[number]
 
-/** What became of one attack on one runtime. */
+/** Result of one attack on one runtime. */
 export interface AttackResult extends AttackTitle {
   result: 'holds' | 'succeeds' | 'does not apply'
   /** Why an attack does not apply. */
@@ -21,8 +21,8 @@ export function resultsFile(name: RuntimeName): string {
 }
 
 /**
- * Keeps the results of a run. A run of some attacks replaces the results of these; results of attacks that the catalogue
- * does not have any more are dropped. `ids`: the catalogue, in its order.
+ * Stores the results of a run. A run of some attacks replaces only their results; results of attacks that the catalogue no
+ * longer contains are dropped. `ids`: the catalogue, in its order.
  */
 export async function saveResults(
   name: RuntimeName,

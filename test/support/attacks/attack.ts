@@ -1,9 +1,9 @@
 import type { AttackRange, EndedSession } from './attack-range.ts'
 
-/** What an attack tries to gain or to damage. */
+/** Target that an attack tries to gain or to damage. */
 export type Target = 'reward' | 'training data' | 'node' | 'neighbour' | 'machine'
 
-/** What an attack tests. `further`: no defence in particular. */
+/** Defence that an attack tests. `further`: no particular defence. */
 export type Defence =
   | 'body limits'
   | 'socket errors'

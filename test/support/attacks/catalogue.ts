@@ -1,5 +1,5 @@
 import type { Attack } from './attack.ts'
-import { doorAttacks } from './door.ts'
+import { socketAttacks } from './sandbox-socket.ts'
 import { machineAttacks } from './machine.ts'
 import { callAttacks } from './model-calls.ts'
 import { neighbourAttacks } from './neighbours.ts'
@@ -23,7 +23,7 @@ export const attacks: readonly Attack[] = [
   ...oddRequestAttacks,
   ...raceAttacks,
   ...callAttacks,
-  ...doorAttacks,
+  ...socketAttacks,
   ...neighbourAttacks,
   ...machineAttacks,
 ]

@@ -3,7 +3,7 @@ import { saveResults, type AttackResult } from './attack-results.ts'
 import { AttackRange, type RangeOptions } from './attack-range.ts'
 import { attacks } from './catalogue.ts'
 
-/** Runs the catalogue of attacks on one runtime and keeps the results for the table in the documentation. */
+/** Runs the catalogue of attacks on one runtime and stores the results for the table in the documentation. */
 export function describeAttacks(options: RangeOptions): void {
   describe(`attacks on ${options.name}`, { timeout: 180_000 }, () => {
     let range: AttackRange

@@ -5,15 +5,15 @@ import type { AddressInfo } from 'node:net'
 export interface GradingService extends AsyncDisposable {
   url: string
   port: number
-  /** Connections so far. */
+  /** Number of connections so far. */
   readonly connections: number
-  /** Bodies of the requests whose path begins like that and that hold the words. */
+  /** Returns the bodies of requests with this path prefix that contain the words. */
   received(path: '/score' | '/judge', words: string): string[]
 }
 
 /**
- * What an operator grades with: `/score` for the evaluator `http`, `/judge` as the base URL of the evaluator `judge`. Gives 0
- * to every session. `/gullible` is a judge that quotes a verdict where the material holds the words `planted-verdict`.
+ * An operator's grading service: `/score` for the evaluator `http`, `/judge` as the base URL of the evaluator `judge`. Grades
+ * every session with 0. `/gullible` is a judge that quotes a verdict if the material contains the words `planted-verdict`.
  */
 export async function startGradingService(): Promise<GradingService> {
   const requests: { path: string; body: string }[] = []

@@ -2,12 +2,12 @@ import { expect } from 'vitest'
 import type { RunningSession } from '../../../src/node/node.ts'
 import type { AttackRange } from './attack-range.ts'
 
-/** Of the system calls `inotify_init1` and `shmget`. */
+/** Numbers of the system calls `inotify_init1` and `shmget`. */
 export const CALLS = process.arch === 'arm64' ? { inotify: 26, shmget: 194 } : { inotify: 294, shmget: 29 }
-/** Folders that sandboxes could share. */
+/** Folders that sandboxes might share. */
 export const PLACES = '/tmp /var/tmp /dev/shm ~ /polar/session /run /workspace'
 
-/** Leaves marks and holds what it can get, then tells its key. Runs until it is cancelled. */
+/** Writes marks, holds all resources that it can get, then prints its key. Runs until it is cancelled. */
 const SCRIPT = `
 for d in ${PLACES}; do echo attack-mark > $d/attack-mark; done 2> /dev/null
 perl -MSocket -e 'socket(S, PF_UNIX, SOCK_STREAM, 0); bind(S, pack("Sa*", 1, "\\0attack-socket")); listen(S, 5);

@@ -1,7 +1,7 @@
 /**
  * A hostile agent in bash, for sandboxes without any other program. Functions for its script:
  * `ask WORDS [FIELDS [HEADER…]]` calls the model and prints the raw answer, `send METHOD PATH [HEADER…]` sends its standard
- * input as a request body, `status` keeps the status line of an answer, `mark NAME` begins a section of the output.
+ * input as a request body, `status` prints the status line of an answer, `mark NAME` begins a section of the output.
  */
 export function hostileAgent(script: string): string {
   return `bash -c '${`${PRELUDE}\n${script}`.replaceAll("'", String.raw`'\''`)}'`

@@ -3,7 +3,7 @@ import { raid, type Attack } from './attack.ts'
 import type { AttackRange } from './attack-range.ts'
 import { expectGraded } from './expectations.ts'
 
-/** Fields that steer sampling, reach into the engine or bring a prompt of their own, with a value each. */
+/** Fields that steer sampling, change the engine or contain another prompt, with a value each. */
 const STEERING: Readonly<Record<string, string>> = {
   kv_transfer_params: '{"prompt_token_ids":[1,2,3]}',
   prompt_token_ids: '[1,2,3]',
@@ -19,7 +19,7 @@ const STEERING: Readonly<Record<string, string>> = {
   logits_processors: '["x"]',
 }
 
-/** Fields that change what the engine reads or does for every request, not only how it samples. */
+/** Fields that change the engine's input or behaviour for every request, not only its sampling. */
 const ENGINE_FIELDS: Readonly<Record<string, string>> = {
   chat_template: '"{{ 1 }}"',
   documents: '[{"title":"x","text":"y"}]',
@@ -32,7 +32,7 @@ const ENGINE_FIELDS: Readonly<Record<string, string>> = {
 
 const METADATA = 'http://169.254.169.254/latest/meta-data'
 
-/** A request with a URL in the place of inline media, for each of the four APIs. */
+/** A request with a URL instead of inline media, for each of the four APIs. */
 const MEDIA: readonly { path: string; body: string }[] = [
   ...['image_url', 'audio_url', 'video_url'].flatMap((type) =>
     [METADATA, 'file:///etc/passwd', 'ftp://127.0.0.1/x'].map((url) => ({
@@ -176,7 +176,7 @@ export const callAttacks: readonly Attack[] = [
         { evaluator: { strategy: 'session_completed' }, training: { labels: 'all' } },
       )
       expectGraded(session)
-      // The agent received all three answers, so all of them are its doing.
+      // The agent received all three answers, so all are attributed to the policy.
       expect(session.outcome.counts).toMatchObject({ calls: 3, trainedCalls: 3 })
     },
   },

@@ -5,7 +5,7 @@ import type { AttackRange, EndedSession } from './attack-range.ts'
 import { expectGraded } from './expectations.ts'
 import { CALLS, holderOf, PLACES } from './holder.ts'
 
-/** Looks for what another session left or holds, in sections. */
+/** Searches for files and resources of another session; prints sections. */
 const SEARCH = `ask one > /dev/null
 mark shared-folders; ls -A ${PLACES} 2>/dev/null | grep attack-mark; grep -rls attack-mark ${PLACES} 2>/dev/null
 mark shared-sockets; grep attack-socket /proc/net/unix
@@ -17,9 +17,9 @@ mark processes; name=attack; ps -e -o args= | grep "$name-process" | grep -v gre
 mark end`
 
 interface Search {
-  /** While the other session held all it could get. */
+  /** Output while the other session held its resources. */
   beside: EndedSession
-  /** After the other session was removed. */
+  /** Output after the other session was removed. */
   after: EndedSession
 }
 
@@ -32,7 +32,7 @@ async function search(range: AttackRange): Promise<Search> {
   return { beside: besideHolder, after: await range.run(SEARCH) }
 }
 
-/** Containers of an engine have the same user, unless the engine gives each a user namespace. */
+/** Containers of an engine have the same user, unless each has its own user namespace. */
 function sharesUsers({ options }: AttackRange): string | undefined {
   if (options.kind !== 'docker' || options.settings['userNamespace'] === 'auto') return undefined
   return 'containers share their user, and its limits, unless `userNamespace` is `auto`'
@@ -67,7 +67,7 @@ const INNOCENT = {
   more: { evaluator: { strategy: 'command', config: { command: 'test "$(tail -n 1 work)" = 20' } } },
 }
 
-/** Runs an innocent session beside a hostile one. */
+/** Runs an innocent session next to a hostile session. */
 async function runBeside(
   range: AttackRange,
   script: string,
@@ -78,7 +78,7 @@ async function runBeside(
   return { hostile, innocent }
 }
 
-/** Open files of this process and of the processes that it started, such as a gateway; sandboxes are further down. */
+/** Counts open files of this process and its children, such as a gateway; sandboxes are deeper descendants. */
 function openFiles(): number {
   const isOurs = (pid: string): boolean => pid === String(process.pid) || parentOf(pid) === String(process.pid)
   return readdirSync('/proc')

@@ -7,7 +7,7 @@ type Message = Record<string, unknown>
 const question: Message = { role: 'user', content: 'odd request' }
 const call = { id: 'x', type: 'function', function: { name: 'f', arguments: '{' } }
 
-/** Histories that a harness would not send, but that the wire format of Chat Completions allows or nearly allows. */
+/** Histories that no harness sends, but that the format of Chat Completions allows or nearly allows. */
 const HISTORIES: readonly Message[][] = [
   [{ role: 'user', content: '' }],
   [{ role: 'user', content: [] }],
@@ -36,7 +36,7 @@ const HISTORIES: readonly Message[][] = [
 
 const tool = (parameters: unknown, name = 'f') => ({ type: 'function', function: { name, parameters } })
 
-/** Fields beside a plain question. */
+/** Additional fields of a plain question. */
 const FIELDS: readonly Record<string, unknown>[] = [
   { tools: [tool({})], tool_choice: 'none' },
   { tools: [tool({ $ref: '#' }), tool({ $ref: '#' })] },
@@ -92,7 +92,7 @@ const GOOGLE = {
   ],
 }
 
-/** Bodies one to a line: JSON of one line has no line breaks, and no single quotes in this file. */
+/** One body per line: JSON on one line has no line breaks, and the bodies of this file have no single quotes. */
 function linesOf(bodies: readonly unknown[]): string {
   return bodies.map((body) => JSON.stringify(body)).join('\n')
 }

@@ -4,18 +4,18 @@ import type { AddressInfo } from 'node:net'
 
 export interface RecordingRelay extends AsyncDisposable {
   url: string
-  /** Bodies of the requests that reached the engine and hold the words. */
+  /** Returns the bodies of requests to the engine that contain the words. */
   bodiesWith(words: string): Record<string, unknown>[]
-  /** The same as text. */
+  /** Returns the same bodies as text. */
   textsWith(words: string): string[]
 }
 
-/** Half of a surrogate pair in JSON: no character, so no tokenizer can encode it. */
+/** Half of a surrogate pair in JSON: not a character, so no tokenizer can encode it. */
 const HALF_SURROGATE = /\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])/i
 
 /**
- * Stands between a gateway and an engine and keeps the body of every request. Answers 500 to half a surrogate, as engines do
- * whose tokenizer cannot encode it.
+ * Proxy between a gateway and an engine that records the body of every request. Answers 500 to half a surrogate pair, like
+ * engines whose tokenizer cannot encode it.
  */
 export async function startRecordingRelay(engineUrl: string): Promise<RecordingRelay> {
   const texts: string[] = []

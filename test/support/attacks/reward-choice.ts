@@ -3,7 +3,7 @@ import type { Attack, AttackTitle } from './attack.ts'
 import type { AttackRange, EndedSession } from './attack-range.ts'
 import { expectGraded, expectWorthNothing, partsOf } from './expectations.ts'
 
-/** A program of the agent, graded by its own part of a `weighted` evaluator. */
+/** A program of the agent, graded by a separate part of a `weighted` evaluator. */
 interface GradedProgram extends AttackTitle {
   script: string
   config: Record<string, unknown>
@@ -84,7 +84,7 @@ const programs: readonly GradedProgram[] = [
   },
 ]
 
-/** One session whose `weighted` evaluator grades every program in a sandbox of its own. */
+/** One session whose `weighted` evaluator grades every program in a separate sandbox. */
 function runPrograms(range: AttackRange): Promise<EndedSession> {
   const write = programs.map(({ id, script }) => `mkdir ${id}; cat > ${id}/program.sh <<'END'\n${script}\nEND`)
   const parts = programs.map(({ id, config }) => ({

@@ -4,7 +4,7 @@ import type { AttackRange, EndedSession } from './attack-range.ts'
 import { expectWorthNothing } from './expectations.ts'
 import { sectionOf } from './sections.ts'
 
-/** Links of every form to a hidden file `expected/answer`, which is not there while the agent runs. Makes `a` to `f`. */
+/** Links of every form to a hidden file `expected/answer`, which does not exist while the agent runs. Creates `a` to `f`. */
 const LINKS = `
 mkdir -p b d f/deep
 ln -s expected a
@@ -13,7 +13,7 @@ ln -s /workspace/expected/answer c
 ln -s /proc/self/cwd/expected/answer d/answer
 ln -s a/answer e
 ln -s ../../../../../../workspace/expected/answer f/deep/answer`
-/** Prints each of the links that leads to the hidden file. */
+/** Prints each link that resolves to the hidden file. */
 const TAKEN = `for f in a/answer b/answer c d/answer e f/deep/answer; do
   if cmp -s "$f" expected/answer; then echo "taken $f"; fi
 done`
@@ -36,10 +36,10 @@ async function runScore(range: AttackRange): Promise<EndedSession> {
   })
 }
 
-/** Where the Harbor tests and their reward go: every runtime can write there. */
+/** Folder of the Harbor tests and their reward, which every runtime can write. */
 const HARBOR = { tests_target: '/tmp/tests', verifier_dir: '/tmp/logs/verifier' }
 
-/** Harbor's tests have a hidden answer beside them. */
+/** Harbor's tests, with a hidden answer in their folder. */
 async function runHarbor(range: AttackRange): Promise<EndedSession> {
   const tests = await range.writeFiles('harbor-links', {
     'tests/answer': 'forty-two\n',
@@ -61,7 +61,7 @@ mkdir -p /tmp/logs/verifier; for d in . /tmp/logs/verifier; do echo 1 > $d/rewar
   return range.run(agent, { evaluator: { strategy: 'harbor', config: { ...HARBOR, tests_dir: `${tests}/tests` } } })
 }
 
-/** The grader starts from a snapshot of all that the agent left. */
+/** The grader starts from a snapshot of the agent's sandbox. */
 async function runHarborSnapshot(range: AttackRange): Promise<EndedSession> {
   const tests = await range.writeFiles('harbor-snapshot', {
     'tests/answer': 'forty-two\n',

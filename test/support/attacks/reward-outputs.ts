@@ -3,7 +3,7 @@ import type { Attack, AttackTitle } from './attack.ts'
 import type { AttackRange, EndedSession } from './attack-range.ts'
 import { expectGraded, partsOf } from './expectations.ts'
 
-/** A folder that the agent leaves, graded by its own part of a `weighted` evaluator. */
+/** A folder of the agent, graded by a separate part of a `weighted` evaluator. */
 interface OddOutput extends AttackTitle {
   script: string
   config?: Record<string, unknown>

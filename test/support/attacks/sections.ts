@@ -1,4 +1,4 @@
-/** The lines between the line `@@ name` and the next line that begins with `@@ `; empty when there are none. */
+/** Returns the lines between the line `@@ name` and the next line that begins with `@@ `; empty if there are none. */
 export function sectionOf(text: string, name: string): string {
   const lines = text.split('\n')
   const begin = lines.indexOf(`@@ ${name}`)

@@ -1,11 +1,11 @@
-import { checkNews } from './check-news.ts'
+import { checkNotifications } from './check-news.ts'
 import { checkReads } from './check-reads.ts'
 import { checkResults } from './check-results.ts'
 import { checkTasks } from './check-tasks.ts'
 import { gatherFacts, type Violation } from './facts.ts'
 import type { Entry, History } from './history.ts'
 
-/** Whether a history can be that of a server that keeps its promises. What speaks against it; empty when nothing does. */
+/** Returns the violations of the server's guarantees in a history; empty if there are none. */
 export function checkHistory(history: History): Violation[] {
   const facts = gatherFacts(history)
   const { database, left, crashes, unfinished } = history.final
@@ -13,7 +13,7 @@ export function checkHistory(history: History): Violation[] {
     ...checkTasks(facts),
     ...checkResults(facts),
     ...checkReads(facts),
-    ...checkNews(facts),
+    ...checkNotifications(facts),
     ...database.problems.map((message) => ({ rule: 'books-disagree', about: 'database', message })),
     ...unfinished.map((message) => ({ rule: 'not-over-in-time', about: 'trainer', message })),
     ...crashes.map((message) => ({ rule: 'crashed', about: 'machine', message })),
@@ -21,7 +21,7 @@ export function checkHistory(history: History): Violation[] {
   ]
 }
 
-/** A violation, and what the history knows of what it is about. */
+/** Returns a violation with the entries of its task or session. */
 export function explain({ rule, about, message }: Violation, { entries }: Pick<History, 'entries'>): string {
   const own = entries.filter((entry) => isAbout(entry, about)).map((entry) => `    ${JSON.stringify(entry)}`)
   return [`${rule}: ${about}: ${message}`, ...own.slice(-40)].join('\n')

@@ -1,18 +1,18 @@
 import { ENDED, type Facts, mayRetryWithin, TERMINAL, type Violation, wasRetried } from './facts.ts'
 import type { Callback, FinalTask, SeenEvent } from './history.ts'
 
-/** What the server says of its own accord: events and callbacks. */
-export function checkNews(facts: Facts): Violation[] {
+/** Checks the notifications of the server: events and callbacks. */
+export function checkNotifications(facts: Facts): Violation[] {
   const { live, replayed } = facts.history.final.events
   return [
     ...checkStream('the listener', live, facts),
     ...checkStream('a new listener', replayed, facts),
-    ...checkTold(facts),
+    ...checkEndings(facts),
     ...checkCallbacks(facts),
   ]
 }
 
-/** All of them, once each, in their order. */
+/** A stream contains every event exactly once, in order. */
 function checkStream(who: string, events: readonly SeenEvent[], { history }: Facts): Violation[] {
   const places = new Map(history.final.database.events.map((id, place) => [id, place]))
   const found: Violation[] = []
@@ -39,8 +39,8 @@ function checkStream(who: string, events: readonly SeenEvent[], { history }: Fac
   return found
 }
 
-/** A listener who knows nothing else knows how everything ended. */
-function checkTold({ history, tasks }: Facts): Violation[] {
+/** The events alone contain the final status of every task and session. */
+function checkEndings({ history, tasks }: Facts): Violation[] {
   const events = history.final.events.replayed
   const found: Violation[] = []
   const ofTask = Map.groupBy(events, ({ taskId }) => taskId)
@@ -63,7 +63,7 @@ function checkTold({ history, tasks }: Facts): Violation[] {
   return [...found, ...checkEndsOnce(ofTask, ofSession, history.final.tasks, history.entries.some(isRetry))]
 }
 
-/** Where nobody asked for a retry, everything ends once. */
+/** Without retries, every task and session ends once. */
 function checkEndsOnce(
   ofTask: ReadonlyMap<string | undefined, readonly SeenEvent[]>,
   ofSession: ReadonlyMap<string | undefined, readonly SeenEvent[]>,
@@ -110,7 +110,7 @@ function checkCallbacks(facts: Facts): Violation[] {
       found.push({ rule: 'callback-early', about: task.taskId, message: `it came at ${early.at}, before the end` })
     }
     const different = own.filter(({ view }) => bodyOf(view) !== bodyOf(task.inline))
-    // Of a task that began again there are several ends; the last word must have been said.
+    // A retried task ends several times; a callback with the final status must exist.
     const isWrong = wasRetried(facts, task.taskId) ? different.length === own.length : different.length > 0
     if (!isWrong) continue
     const message = `what it said at ${different[0]?.at} is not what is read of the task`

@@ -1,7 +1,7 @@
 import { ENDED, type Facts, keyOf, mayRetryWithin, TERMINAL, type Violation, wasRetried } from './facts.ts'
 import type { Call, FinalTask, ResultFact, TaskView } from './history.ts'
 
-/** All ways to read a task say the same, and what was once read stays so. */
+/** All routes return the same data of a task, and data that was read once does not change. */
 export function checkReads(facts: Facts): Violation[] {
   return [...facts.tasks.values()].flatMap((task) => [
     ...checkRoutes(task, facts),
@@ -13,7 +13,7 @@ export function checkReads(facts: Facts): Violation[] {
 function checkRoutes(task: FinalTask, facts: Facts): Violation[] {
   const { taskId, inline, bySession, references, sessions } = task
   const found: Violation[] = []
-  // One that was made again has ended more than once; the last time counts.
+  // A retried session has ended more than once; the last result counts.
   const stream = wasRetried(facts, taskId) ? lastOfEach(task.stream) : task.stream
   const routes = { 'the task': inline.results, 'the stream': stream, 'the session': bySession }
   const digests = digestsOf(inline.results)
@@ -31,7 +31,7 @@ function checkRoutes(task: FinalTask, facts: Facts): Violation[] {
   }
   const followed = task.followed?.map(({ sessionId, digest }) => `${sessionId} ${digest}`)
   const streamed = task.stream.map(({ sessionId, digest }) => `${sessionId} ${digest}`)
-  // Who followed it until it was over has not seen what came of a retry.
+  // A stream that ended with the task does not contain results of a retry.
   const isWhole = wasRetried(facts, taskId)
     ? (followed?.length ?? 0) >= digests.size
     : followed?.length === streamed.length
@@ -107,7 +107,7 @@ function checkOverTime({ taskId, inline }: FinalTask, facts: Facts): Violation[]
     view: inline,
   }
   for (const earlier of reads) {
-    // Each against the next that began after it had ended, and against the last word.
+    // Compares each read with the next read that began after its end, and with the final state.
     const next = reads.filter(({ began }) => began > earlier.ended).sort((a, b) => a.began - b.began)[0]
     for (const later of next === undefined ? [last] : [next, last]) {
       if (!mayRetryWithin(facts, taskId, earlier.began, later.ended))

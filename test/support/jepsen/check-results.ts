@@ -2,7 +2,7 @@ import { type Facts, keyOf, mayRetryWithin, type Violation } from './facts.ts'
 import type { Report, ResultFact } from './history.ts'
 import { rewardOf } from './witness.ts'
 
-/** Every accepted result is there once, was brought by whoever held the session, and comes from an agent that ran. */
+/** Every accepted result is stored once, was delivered by the holder of the lease, and comes from an agent that ran. */
 export function checkResults(facts: Facts): Violation[] {
   return [
     ...checkOrders(facts),
@@ -14,7 +14,7 @@ export function checkResults(facts: Facts): Violation[] {
   ]
 }
 
-/** An attempt number is given out once: it is what tells one holder from the next. */
+/** Each attempt number is leased once, because it distinguishes successive holders. */
 function checkOrders({ ordersOf }: Facts): Violation[] {
   return [...ordersOf.values()].flatMap(([first, ...others]) => {
     if (first === undefined || others.length === 0) return []
@@ -24,7 +24,7 @@ function checkOrders({ ordersOf }: Facts): Violation[] {
   })
 }
 
-/** What nodes were told, against what was kept. */
+/** Compares the answers to nodes with the stored results. */
 function checkAnswers({ reports, reportsOf, history }: Facts): Violation[] {
   const stored = new Set(history.final.database.results.map(keyOf))
   const found: Violation[] = []
@@ -47,7 +47,7 @@ function checkAnswers({ reports, reportsOf, history }: Facts): Violation[] {
   return found
 }
 
-/** What was kept, against who could have brought it. */
+/** Compares the stored results with the nodes that could have delivered them. */
 function checkStored({ history, reportsOf, ordersOf }: Facts): Violation[] {
   const { results, attempts } = history.final.database
   const nodeOf = new Map(attempts.map((attempt) => [keyOf(attempt), attempt.nodeId]))
@@ -71,7 +71,7 @@ function checkStored({ history, reportsOf, ordersOf }: Facts): Violation[] {
   })
 }
 
-/** Once a session has passed on, the one before has nothing to say. */
+/** After a later attempt was leased, reports of earlier attempts are not accepted. */
 function checkStale({ reports, orders }: Facts): Violation[] {
   const ordersOf = Map.groupBy(orders, ({ sessionId }) => sessionId)
   return reports.flatMap((report) => {
@@ -98,7 +98,7 @@ function checkCancelled(facts: Facts): Violation[] {
   })
 }
 
-/** Results against what the engine heard, which no server or node had a hand in. */
+/** Compares results with the engine's record, which is independent of server and nodes. */
 function checkTruth({ tasks, runs, history }: Facts): Violation[] {
   const attempts = Map.groupBy(history.final.database.attempts, ({ sessionId }) => sessionId)
   const seen = new Map<string, string>()

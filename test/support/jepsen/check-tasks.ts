@@ -1,7 +1,7 @@
 import { ENDED, type Facts, TERMINAL, type Violation, wasCancelled, wasRetried } from './facts.ts'
 import type { FinalTask, TaskPlan } from './history.ts'
 
-/** Every task that was taken is there, has all its sessions, and has ended the way it had to. */
+/** Every accepted task exists, has all its sessions, and has the expected final status. */
 export function checkTasks(facts: Facts): Violation[] {
   const { plans, tasks, calls } = facts
   const lost = [...calls].flatMap(([taskId, own]) => {
@@ -32,7 +32,7 @@ function checkSessions({ taskId, sessions }: FinalTask, plan: TaskPlan): Violati
   return found
 }
 
-/** What the task says of its sessions, and what they say themselves. */
+/** Compares the counts of a task with its sessions. */
 function checkCounts({ taskId, inline, counts, sessions }: FinalTask): Violation[] {
   const ended = sessions.filter(({ status }) => TERMINAL.has(status)).length
   const cancelled = sessions.filter(({ status }) => status === 'CANCELLED').length

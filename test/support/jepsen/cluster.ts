@@ -17,7 +17,7 @@ import { openGrader, openWitness } from './witness.ts'
 
 export interface ClusterOptions {
   dir: string
-  /** Marks everything that is started. */
+  /** Id of the run, set in the environment of all processes. */
   run: string
   postgres?: { cluster: Postgres; url: string }
   nodes: number
@@ -28,7 +28,7 @@ export interface ClusterOptions {
 
 export interface ClusterNode {
   nodeId: string
-  /** Where it keeps everything. */
+  /** Data folder of the node. */
   home: string
   program: Program
   tap: Tap
@@ -40,7 +40,7 @@ const MAIN = join(import.meta.dirname, '../../../src/cli/main.ts')
 const SHIFT_CLOCK = join(import.meta.dirname, 'shift-clock.ts')
 export const TOKENS = { trainer: 'jepsen-trainer-0123456789abcdef', node: 'jepsen-node-0123456789abcdef' }
 
-/** A server and its nodes, each a process of its own, with an engine that sees everything and wires that can be cut. */
+/** A server and its nodes in separate processes, with an engine that records all runs and connections that can be cut. */
 export class Cluster implements AsyncDisposable {
   readonly #owned: AsyncDisposableStack
   readonly #starting = new Map<Program, Promise<void>>()
@@ -54,7 +54,7 @@ export class Cluster implements AsyncDisposable {
   readonly server: Program
   readonly nodes: readonly ClusterNode[]
   readonly postgres: Postgres | undefined
-  /** Why nodes share one network; undefined when they do not. */
+  /** Reason why nodes share one network; undefined if each has its own. */
   readonly whyShared: string | undefined
   readonly crashes: string[]
 
@@ -89,7 +89,7 @@ export class Cluster implements AsyncDisposable {
     const crashes: string[] = []
     const makeProgram = (name: string, verb: string, config: unknown, prefix: readonly string[] = []): Program => {
       const file = join(dir, `${name}.json`)
-      // JSON is YAML.
+      // JSON is valid YAML.
       writeFileSync(file, JSON.stringify(config, undefined, 2))
       const clock = join(dir, `${name}.clock`)
       writeFileSync(clock, '0')
@@ -97,12 +97,12 @@ export class Cluster implements AsyncDisposable {
       return owned.use(
         new Program({
           name,
-          // It ends with us, however we end.
+          // The process receives SIGKILL when this process ends.
           command: [...prefix, 'setpriv', '--pdeathsig=KILL', ...node],
           cwd: dir,
           env: {
             PATH: process.env['PATH'] ?? '',
-            // Kills start these programs again and again.
+            // Reduces the cost of the many restarts.
             NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
             HOME: dir,
             [MARKER]: options.run,
@@ -151,7 +151,7 @@ export class Cluster implements AsyncDisposable {
     return [this.server, ...this.nodes.map(({ program }) => program)]
   }
 
-  /** Without waiting for it: what it needs to start may be away. */
+  /** Does not wait for the start, because dependencies of the program may be unavailable. */
   bringUp(program: Program): void {
     const starting = (this.#starting.get(program) ?? Promise.resolve()).then(() =>
       program.isRunning ? undefined : program.start(),
@@ -165,12 +165,12 @@ export class Cluster implements AsyncDisposable {
     await this.#starting.get(program)
   }
 
-  /** Resolves when everything runs that should. What gave up by itself is started again, as a supervisor would. */
+  /** Resolves when all programs run. Restarts programs that have exited, like a supervisor. */
   async allUp(): Promise<void> {
     await Promise.all(this.programs.map((program) => this.untilUp(program)))
   }
 
-  /** How far off the clock on the wall of a process is. */
+  /** Sets the offset of a process's wall clock. */
   setClock(name: string, offsetMs: number): void {
     writeFileSync(join(this.#dir, `${name}.clock`), String(offsetMs))
   }
@@ -219,7 +219,7 @@ function nodeConfig(nodeId: string, { data, urls, tokenFile, graders }: NodePlac
       runtimes: { bubblewrap: bubblewrapSettings },
       allow: { hosts: [graders] },
       min_free_mb: 0,
-      // So that what is still there at the end was forgotten.
+      // Nothing is retained, so that every folder that remains is a leak.
       retention: { sessions: 0 },
     },
     engine: { url: urls.engine, kind: 'vllm' },

@@ -1,6 +1,6 @@
 import type { AgentRun, Call, Callback, Entry, FinalTask, History, Order, Report, TaskPlan } from './history.ts'
 
-/** A history, looked up from every side a rule comes from. */
+/** Indexes of a history for the rules. */
 export interface Facts {
   history: History
   plans: ReadonlyMap<string, TaskPlan>
@@ -16,10 +16,10 @@ export interface Facts {
   runs: ReadonlyMap<string, AgentRun>
 }
 
-/** What a rule found. */
+/** A violated rule. */
 export interface Violation {
   rule: string
-  /** Task or session, so that what led to it can be found in the history. */
+  /** Task or session id, which selects the related entries of the history. */
   about: string
   message: string
 }
@@ -51,7 +51,7 @@ export function keyOf({ sessionId, attempt }: { sessionId: string; attempt: numb
 export const ENDED: ReadonlySet<string> = new Set(['completed', 'failed', 'cancelled'])
 export const TERMINAL: ReadonlySet<string> = new Set(['COMPLETED', 'ERROR', 'TIMEOUT', 'CANCELLED'])
 
-/** Whether what had ended may have begun again in that time: a retry that was not refused, and was not in vain. */
+/** Whether a retry in that time may have restarted sessions: not rejected, and with at least one session. */
 export function mayRetryWithin(facts: Facts, taskId: string, from: number, to: number): boolean {
   return (facts.calls.get(taskId) ?? []).some(
     ({ op, outcome, retried, began, ended }) =>
@@ -63,7 +63,7 @@ export function wasRetried(facts: Facts, taskId: string): boolean {
   return mayRetryWithin(facts, taskId, -Infinity, Infinity)
 }
 
-/** Whether somebody may have ended it before its time. */
+/** Whether the task may have been cancelled. */
 export function wasCancelled(facts: Facts, taskId: string): boolean {
   return (facts.calls.get(taskId) ?? []).some(({ op, outcome }) => op === 'cancel' && outcome !== 'refused')
 }

@@ -9,7 +9,7 @@ import { recordExchange, type Tap } from './tap.ts'
 
 export interface ForgerOptions {
   cluster: { serverUrl: string; nodes: readonly { tap: Tap }[] }
-  /** Good for any node: only what it says is wrong, not who says it. */
+  /** Valid for any node: the requests are wrong, not their authentication. */
   token: string
   runtimes: readonly string[]
   log: HistoryLog
@@ -17,7 +17,7 @@ export interface ForgerOptions {
 }
 
 const NAME = 'mallory'
-const PATIENCE_MS = 4000
+const TIMEOUT_MS = 4000
 
 const Completion = z.looseObject({
   outcome: z.looseObject({ sessionId: z.string(), attempt: z.int(), nodeId: z.string() }),
@@ -26,7 +26,7 @@ const Completion = z.looseObject({
 })
 type Completion = z.infer<typeof Completion>
 type ResultFields = Pick<Completion, 'result' | 'result_upload_id'>
-interface Heard extends Completion {
+interface Observed extends Completion {
   nodeId: string
   request: WireRequest
 }
@@ -41,14 +41,14 @@ const Orders = z.object({
 type Order = z.infer<typeof Orders>['orders'][number]['order']
 
 /**
- * A node that means harm, or is very broken: it says again what others said, speaks for them, mixes up sessions, attempts
- * and files, and takes work that it does not do. It knows all that went over the wires.
+ * A malicious or broken node: it replays requests of other nodes, sends requests in their name, mixes up sessions, attempts
+ * and files, and leases sessions that it does not run. It knows all requests of the nodes.
  */
 export class Forger {
   readonly #options: ForgerOptions
   readonly #serverUrl: string
   readonly #labels: readonly string[]
-  /** How often each trick was tried. */
+  /** Number of tries of each forgery. */
   readonly tried = new Map<string, number>()
 
   constructor(options: ForgerOptions) {
@@ -58,107 +58,107 @@ export class Forger {
   }
 
   async work(signal: AbortSignal): Promise<void> {
-    const tricks = Object.entries(this.#tricks())
+    const forgeries = Object.entries(this.#forgeries())
     while (!signal.aborted) {
-      const [name, play] = this.#options.chance.pick(tricks)
+      const [name, play] = this.#options.chance.pick(forgeries)
       this.tried.set(name, (this.tried.get(name) ?? 0) + 1)
-      // That the server is away is not its business.
+      // The server may be unavailable.
       await play().catch(() => undefined)
       await sleep(this.#options.chance.between(50, 300), undefined, { signal }).catch(() => undefined)
     }
     await this.#send('POST', `/nodes/${NAME}/leave`, {}).catch(() => undefined)
   }
 
-  #tricks(): Record<string, () => Promise<void>> {
-    const tell =
-      (change: (heard: Heard) => { nodeId: string; body: Completion } | undefined, note: string) => async () => {
-        const heard = this.#pick()
-        const forged = heard && change(heard)
+  #forgeries(): Record<string, () => Promise<void>> {
+    const report =
+      (change: (observed: Observed) => { nodeId: string; body: Completion } | undefined, note: string) => async () => {
+        const observed = this.#pick()
+        const forged = observed && change(observed)
         if (forged !== undefined) await this.#report('forged', forged.nodeId, forged.body, note)
       }
-    // Without a file it comes further: what is wrong with it is in the outcome alone.
+    // Without a file, the request passes more checks: only its outcome is wrong.
     const bare = (body: Completion): Completion => {
       const { result: _inline, result_upload_id: _, ...rest } = body
       return this.#options.chance.happens(0.5) ? body : { ...rest, artifacts: [] }
     }
     return {
       replay: async () => {
-        const heard = this.#pick()
-        if (heard !== undefined) await this.#report('replay', heard.nodeId, heard.request.body)
+        const observed = this.#pick()
+        if (observed !== undefined) await this.#report('replay', observed.nodeId, observed.request.body)
       },
-      'as another node': tell(({ request: _, nodeId: _node, ...body }) => {
+      'as another node': report(({ request: _, nodeId: _node, ...body }) => {
         return { nodeId: NAME, body: bare({ ...body, outcome: { ...body.outcome, nodeId: NAME } }) }
       }, 'as another node'),
-      'through another node': tell(
+      'through another node': report(
         ({ request: _, nodeId: _node, ...body }) => ({ nodeId: NAME, body: bare(body) }),
         'by another',
       ),
-      'for another node': tell(({ request: _, nodeId, ...body }) => {
+      'for another node': report(({ request: _, nodeId, ...body }) => {
         return { nodeId, body: bare({ ...body, outcome: { ...body.outcome, nodeId: NAME } }) }
       }, 'in the name of another'),
-      'an attempt ago': tell(({ request: _, nodeId, ...body }) => {
+      'an attempt ago': report(({ request: _, nodeId, ...body }) => {
         const attempt = body.outcome.attempt - 1
         return attempt < 1 ? undefined : { nodeId, body: bare({ ...body, outcome: { ...body.outcome, attempt } }) }
       }, 'of the attempt before'),
-      'an attempt ahead': tell(({ request: _, nodeId, ...body }) => {
+      'an attempt ahead': report(({ request: _, nodeId, ...body }) => {
         const outcome = { ...body.outcome, attempt: body.outcome.attempt + 1 }
         return { nodeId, body: { ...body, outcome } }
       }, 'of the attempt to come'),
-      'a file of nobody': tell(({ request: _, nodeId, ...body }) => {
+      'a file of nobody': report(({ request: _, nodeId, ...body }) => {
         const { result: _inline, ...rest } = body
         return { nodeId, body: { ...rest, result_upload_id: `upl_${'0'.repeat(40)}` } }
       }, 'with a file that is not there'),
-      "another session's file": tell(({ request: _, nodeId, ...body }) => {
+      "another session's file": report(({ request: _, nodeId, ...body }) => {
         const other = this.#pick((each) => each.outcome.sessionId !== body.outcome.sessionId)
         if (other === undefined || !hasResult(other)) return undefined
         const { result: _inline, result_upload_id: _id, ...rest } = body
         return { nodeId, body: { ...rest, ...resultOf(other) } }
       }, "with another session's file"),
-      "another session's name": tell(({ request: _, nodeId, ...body }) => {
+      "another session's name": report(({ request: _, nodeId, ...body }) => {
         const other = this.#pick((each) => each.outcome.sessionId !== body.outcome.sessionId)
         if (other === undefined || !hasResult(body)) return undefined
         const { sessionId, attempt } = other.outcome
         return { nodeId, body: { ...body, outcome: { ...body.outcome, sessionId, attempt } } }
       }, 'as that of another session'),
-      'a result cut short': tell(({ request: _, nodeId, ...body }) => {
+      'a result cut short': report(({ request: _, nodeId, ...body }) => {
         const bytes = Buffer.from(body.result ?? '', 'base64')
         return { nodeId, body: { ...body, result: bytes.subarray(0, -1).toString('base64') } }
       }, 'with a result that is not all there'),
-      'two results': tell(({ request: _, nodeId, ...body }) => {
+      'two results': report(({ request: _, nodeId, ...body }) => {
         const { sessionId, taskId = '' } = body.outcome as Completion['outcome'] & { taskId?: string }
-        const result = compressed(madeUpResult(sessionId, taskId, nodeId)).toString('base64')
+        const result = compressed(forgedResult(sessionId, taskId, nodeId)).toString('base64')
         return { nodeId, body: { ...body, result, result_upload_id: `upl_${'0'.repeat(40)}` } }
       }, 'with a result and a file'),
       'join as one that is dead': async () => {
         const joins = this.#options.cluster.nodes.flatMap(({ tap }) => tap.joins)
         if (joins.length > 0)
-          await forward(this.#serverUrl, this.#options.chance.pick(joins), AbortSignal.timeout(PATIENCE_MS))
+          await forward(this.#serverUrl, this.#options.chance.pick(joins), AbortSignal.timeout(TIMEOUT_MS))
       },
       'in one piece': () => this.#postWhole(),
       'give back what is not its own': () => this.#releaseOthers(),
       'renew what is not its own': () => this.#renewOthers(),
       'work for nobody': () => this.#leaseUnknown(),
       'without a token': () => this.#sendUnknown(),
-      'take and forget': async () => void (await this.#take()),
+      'take and forget': async () => void (await this.#lease()),
       'take, give back, deliver': () => this.#deliverReleased(),
       'take, deliver what is not it': () => this.#deliverWrong(),
     }
   }
 
-  #pick(isMeant: (heard: Heard) => boolean = () => true): Heard | undefined {
-    const heard = this.#options.cluster.nodes
+  #pick(isMeant: (observed: Observed) => boolean = () => true): Observed | undefined {
+    const observed = this.#options.cluster.nodes
       .flatMap(({ tap }) => tap.kept)
-      .flatMap(toHeard)
+      .flatMap(toObserved)
       .filter(isMeant)
-    return heard.length === 0 ? undefined : this.#options.chance.pick(heard)
+    return observed.length === 0 ? undefined : this.#options.chance.pick(observed)
   }
 
-  /** As NVIDIA's nodes do, which do not say which attempt it was; and this one does not say who it is. */
+  /** Like NVIDIA's nodes, sends a result without the attempt; sometimes also without the node. */
   async #postWhole(): Promise<void> {
-    const heard = this.#pick()
-    if (heard === undefined) return
-    const { sessionId, taskId = '', attempt } = heard.outcome as Completion['outcome'] & { taskId?: string }
-    const result = madeUpResult(sessionId, taskId, this.#options.chance.happens(0.5) ? NAME : undefined)
+    const observed = this.#pick()
+    if (observed === undefined) return
+    const { sessionId, taskId = '', attempt } = observed.outcome as Completion['outcome'] & { taskId?: string }
+    const result = forgedResult(sessionId, taskId, this.#options.chance.happens(0.5) ? NAME : undefined)
     const began = monotonic()
     const answer = await this.#send('POST', '/callbacks/session_result', result)
     this.#note(sessionId, attempt, began, answer.status === 200 ? 'accepted' : 'refused', 'in one piece, by another')
@@ -182,7 +182,7 @@ export class Forger {
     this.#note(lease.session_id, lease.attempt, began, isTaken ? 'accepted' : 'refused', 'renewed what another has')
   }
 
-  /** What others were given last, and have perhaps still. */
+  /** Returns a recent lease of another node. */
   #pickLease(): { session_id: string; attempt: number } | undefined {
     const { log, chance } = this.#options
     const orders = log.entries.filter((entry) => entry.kind === 'order' && entry.nodeId !== NAME).slice(-20)
@@ -198,62 +198,62 @@ export class Forger {
   }
 
   async #sendUnknown(): Promise<void> {
-    const heard = this.#pick()
-    if (heard === undefined) return
-    const { authorization: _, ...headers } = heard.request.headers
-    const request = { ...heard.request, headers: { ...headers, authorization: 'Bearer of-nobody' } }
+    const observed = this.#pick()
+    if (observed === undefined) return
+    const { authorization: _, ...headers } = observed.request.headers
+    const request = { ...observed.request, headers: { ...headers, authorization: 'Bearer of-nobody' } }
     const began = monotonic()
-    const answer = await forward(this.#serverUrl, request, AbortSignal.timeout(PATIENCE_MS))
+    const answer = await forward(this.#serverUrl, request, AbortSignal.timeout(TIMEOUT_MS))
     recordExchange(this.#options.log, { origin: 'forged', request, began, answer, note: 'with a token of nobody' })
   }
 
-  async #take(): Promise<Order | undefined> {
+  async #lease(): Promise<Order | undefined> {
     const labels = this.#labels
     const registration = { gateway_url: 'http://127.0.0.1:1', max_init_workers: 1, max_run_workers: 1 }
     const join = { ...registration, max_postrun_workers: 1, version: '0.0.0', boot_id: 'the-same', labels }
     await this.#send('POST', `/nodes/${NAME}/join`, join)
     const began = monotonic()
     const request = this.#toRequest('POST', `/nodes/${NAME}/lease`, { free_slots: 1, labels, holding: [] })
-    const answer = await forward(this.#serverUrl, request, AbortSignal.timeout(PATIENCE_MS))
+    const answer = await forward(this.#serverUrl, request, AbortSignal.timeout(TIMEOUT_MS))
     recordExchange(this.#options.log, { origin: 'forged', request, began, answer })
     return Orders.safeParse(JSON.parse(answer.body.toString())).data?.orders[0]?.order
   }
 
   async #deliverReleased(): Promise<void> {
-    const order = await this.#take()
+    const order = await this.#lease()
     if (order === undefined) return
     const { sessionId, attempt } = order
-    const result = await this.#bring(order, compressed(madeUpResult(sessionId, order.task.task_id, NAME)))
+    const result = await this.#deliver(order, compressed(forgedResult(sessionId, order.task.task_id, NAME)))
     const answer = await this.#send('POST', `/nodes/${NAME}/release`, { leases: [{ session_id: sessionId, attempt }] })
     if (answer.status !== 200) return
-    await this.#report('forged', NAME, madeUpCompletion(order, result), 'after it was given back')
+    await this.#report('forged', NAME, forgedCompletion(order, result), 'after it was given back')
   }
 
-  /** It has the session, but what it brings is another's, or no result at all, or not all there. */
+  /** Leases a session, and delivers another result, no result or a truncated result. */
   async #deliverWrong(): Promise<void> {
-    const order = await this.#take()
+    const order = await this.#lease()
     if (order === undefined) return
     const { sessionId, task } = order
     const other = this.#pick((each) => each.outcome.sessionId !== sessionId)?.outcome.sessionId ?? 'ses_0'
     const wrong: [string, Buffer][] = [
-      ["another session's result", compressed(madeUpResult(other, task.task_id, NAME))],
-      ["another task's result", compressed(madeUpResult(sessionId, 'another-task', NAME))],
-      ["another node's result", compressed(madeUpResult(sessionId, task.task_id, 'node-0'))],
+      ["another session's result", compressed(forgedResult(other, task.task_id, NAME))],
+      ["another task's result", compressed(forgedResult(sessionId, 'another-task', NAME))],
+      ["another node's result", compressed(forgedResult(sessionId, task.task_id, 'node-0'))],
       ['no result', compressed({ hello: 'world' })],
       ['no zstd', Buffer.from('{"session_id":1}')],
     ]
     const [note, bytes] = this.#options.chance.pick(wrong)
-    const result = await this.#bring(order, bytes, { isCut: this.#options.chance.happens(0.2) })
-    await this.#report('forged', NAME, madeUpCompletion(order, result), note)
+    const result = await this.#deliver(order, bytes, { isCut: this.#options.chance.happens(0.2) })
+    await this.#report('forged', NAME, forgedCompletion(order, result), note)
   }
 
-  /** As a file, or with what is said of it. */
-  async #bring(order: Order, bytes: Buffer, { isCut = false } = {}): Promise<ResultFields> {
+  /** Uploads the result, or returns it inline. */
+  async #deliver(order: Order, bytes: Buffer, { isCut = false } = {}): Promise<ResultFields> {
     if (this.#options.chance.happens(0.5)) return { result_upload_id: await this.#upload(order, bytes, { isCut }) }
     return { result: (isCut ? bytes.subarray(0, -1) : bytes).toString('base64') }
   }
 
-  /** In parts that are out of order and wrong at first. */
+  /** Uploads parts out of order and first with wrong bytes. */
   async #upload({ sessionId, attempt }: Order, bytes: Buffer, { isCut = false } = {}): Promise<string> {
     const digest = `sha256:${createHash('sha256').update(bytes).digest('hex')}`
     const begin = { session_id: sessionId, attempt, bytes: bytes.length, digest }
@@ -273,7 +273,7 @@ export class Forger {
     const began = monotonic()
     const more = note === undefined ? {} : { note }
     try {
-      const answer = await forward(this.#serverUrl, request, AbortSignal.timeout(PATIENCE_MS))
+      const answer = await forward(this.#serverUrl, request, AbortSignal.timeout(TIMEOUT_MS))
       recordExchange(log, { origin, request, began, answer, ...more })
     } catch {
       recordExchange(log, { origin, request, began, ...more })
@@ -286,7 +286,7 @@ export class Forger {
   }
 
   #send(method: string, path: string, body: unknown): Promise<WireAnswer> {
-    return forward(this.#serverUrl, this.#toRequest(method, path, body), AbortSignal.timeout(PATIENCE_MS))
+    return forward(this.#serverUrl, this.#toRequest(method, path, body), AbortSignal.timeout(TIMEOUT_MS))
   }
 
   #toRequest(method: string, path: string, body: unknown): WireRequest {
@@ -297,13 +297,13 @@ export class Forger {
   }
 }
 
-function toHeard(request: WireRequest): Heard[] {
+function toObserved(request: WireRequest): Observed[] {
   const [, nodeId] = /^\/nodes\/([^/]+)\/complete$/.exec(request.path) ?? []
   const parsed = Completion.safeParse(JSON.parse(request.body.toString()))
   return nodeId === undefined || !parsed.success ? [] : [{ ...parsed.data, nodeId, request }]
 }
 
-function madeUpResult(sessionId: string, taskId: string, nodeId: string | undefined) {
+function forgedResult(sessionId: string, taskId: string, nodeId: string | undefined) {
   return {
     session_id: sessionId,
     task_id: taskId,
@@ -323,7 +323,7 @@ function resultOf({ result, result_upload_id }: ResultFields): ResultFields {
   return { ...(result !== undefined && { result }), ...(result_upload_id !== undefined && { result_upload_id }) }
 }
 
-function madeUpCompletion({ sessionId, attempt, task }: Order, result: ResultFields): Completion {
+function forgedCompletion({ sessionId, attempt, task }: Order, result: ResultFields): Completion {
   const outcome = { schemaVersion: 1, sessionId, taskId: task.task_id, attempt, nodeId: NAME, status: 'COMPLETED' }
   return { outcome: { ...outcome, timing: {}, artifacts: [], endedAt: 0 }, ...result, artifacts: [] }
 }

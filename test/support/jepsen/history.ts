@@ -1,9 +1,8 @@
 import { appendFileSync } from 'node:fs'
 
 /**
- * All that is known of a run, from those who saw it: the trainers who called, the wire between nodes and server, the
- * engine that the agents called, and at the end every way there is to read the server. Times are milliseconds of one
- * clock that never jumps.
+ * All observations of a run: calls of trainers, requests between nodes and server, calls of agents to the engine, and at the
+ * end the data of every route of the server. Times are milliseconds of one monotonic clock.
  */
 export interface History {
   plans: readonly TaskPlan[]
@@ -11,7 +10,7 @@ export interface History {
   final: FinalState
 }
 
-/** A task as it was to be asked for. */
+/** Plan of a task. */
 export interface TaskPlan {
   taskId: string
   samples: number
@@ -22,36 +21,36 @@ export interface TaskPlan {
 
 export type Entry = Call | Order | Report | AgentRun | Callback | Fault
 
-/** What a trainer asked for, and whether it knows what came of it. */
+/** A request of a trainer, and its outcome. */
 export interface Call {
   kind: 'call'
   op: 'submit' | 'cancel' | 'retry' | 'read'
   taskId: string
   began: number
   ended: number
-  /** `refused`: the server said no. `unknown`: no whole answer came, so it may have happened. */
+  /** `refused`: the server rejected it. `unknown`: no complete answer arrived, so the server may have done it. */
   outcome: 'ok' | 'refused' | 'unknown'
   code?: string
-  /** Of a `cancel` or `read` that was answered. */
+  /** Answer of a successful `cancel` or `read`. */
   view?: TaskView
-  /** Of a `retry` that was answered. */
+  /** Number of sessions of a successful `retry`. */
   retried?: number
 }
 
-/** The server gave an attempt to a node. */
+/** A node leased an attempt. */
 export interface Order {
   kind: 'order'
   nodeId: string
   sessionId: string
   attempt: number
-  /** When the server had answered. The node need not have heard of it. */
+  /** Time of the server's answer, which the node may not have received. */
   at: number
 }
 
-/** A node, or somebody in its name, said that an attempt is over. */
+/** A node, or the forger in its name, completed an attempt. */
 export interface Report {
   kind: 'report'
-  /** `node`: its own. `replay`: the same bytes once more. `forged`: what no honest node would send. */
+  /** `node`: its own request. `replay`: the same bytes again. `forged`: a request that no correct node sends. */
   origin: 'node' | 'replay' | 'forged'
   nodeId: string
   sessionId: string
@@ -59,11 +58,11 @@ export interface Report {
   began: number
   ended: number
   answer: 'accepted' | 'duplicate' | 'refused' | 'unknown'
-  /** What was forged, or why it was refused. */
+  /** The kind of forgery, or the reason of the rejection. */
   note?: string
 }
 
-/** An agent really ran: the engine heard from it. It made up the nonce itself. */
+/** A run of an agent, as recorded by the engine. The agent generated the nonce. */
 export interface AgentRun {
   kind: 'run'
   nodeId: string
@@ -72,7 +71,7 @@ export interface AgentRun {
   at: number
 }
 
-/** The trainer was called back, and whether it said that it had understood. */
+/** A callback to the trainer, and whether the trainer acknowledged it. */
 export interface Callback {
   kind: 'callback'
   taskId: string
@@ -96,27 +95,27 @@ export interface TaskView {
   results: readonly ResultFact[]
 }
 
-/** What matters of a result. */
+/** The checked fields of a result. */
 export interface ResultFact {
   sessionId: string
   taskId: string
   status: string
   nodeId: string | null
   reward: number | null
-  /** Made up by the agent runs whose calls are in it. */
+  /** Nonces of the agent runs whose calls it contains. */
   nonces: readonly string[]
-  /** Of all of it. */
+  /** Digest of the whole result. */
   digest: string
-  /** The server wrote it itself, for a session that brought none: cancelled, or lost too often. */
+  /** Whether the server created it for a session without a result: cancelled, or lost too often. */
   isMade: boolean
 }
 
-/** The same by every route. */
+/** Final data of a task by every route. */
 export interface FinalTask {
   taskId: string
   inline: TaskView
   stream: readonly ResultFact[]
-  /** The same stream, by whoever read it all along; absent where nobody did. */
+  /** The same stream, read during the run; absent if no trainer followed it. */
   followed?: readonly ResultFact[]
   bySession: readonly ResultFact[]
   references: readonly { sessionId: string; attempt: number; digest: string; isWhole: boolean }[]
@@ -140,30 +139,30 @@ export interface SeenEvent {
   sessionId?: string
   attempt?: number
   status?: string
-  /** The attempt is over, but the session is not: it is made again. */
+  /** Whether the attempt ended and the session is refilled. */
   isRefilled?: boolean
 }
 
 export interface FinalState {
   tasks: readonly FinalTask[]
-  /** As they were heard through all faults, going on after every cut, and as they are read in one go at the end. */
+  /** Events received during all faults, resumed after every disconnect, and events read at the end. */
   events: { live: readonly SeenEvent[]; replayed: readonly SeenEvent[] }
   database: {
-    /** What of the tables disagrees with itself. */
+    /** Contradictions between the tables. */
     problems: readonly string[]
     results: readonly { sessionId: string; attempt: number; digest: string }[]
     attempts: readonly { sessionId: string; attempt: number; nodeId: string | null; ending: string }[]
     events: readonly string[]
   }
-  /** Tasks of which a trainer had not seen, read and followed the end in time, long after all was healed. */
+  /** Tasks whose end no trainer had seen, read and followed within the time limit after the last fault. */
   unfinished: readonly string[]
-  /** Processes that ended by themselves. */
+  /** Processes that exited unexpectedly. */
   crashes: readonly string[]
-  /** Processes, mounts, sandboxes and folders that should be gone. */
+  /** Leaked processes, mounts, sandboxes and folders. */
   left: readonly string[]
 }
 
-/** Keeps what happened, and writes it down at once: it must be there to read when the run fails. */
+/** Collects entries and writes each immediately to a file, so that a failed run can be analysed. */
 export class HistoryLog {
   readonly entries: Entry[] = []
   readonly path: string
@@ -182,7 +181,7 @@ export class HistoryLog {
   }
 }
 
-/** Milliseconds of the clock that all entries are written by. */
+/** Milliseconds of the clock of all entries. */
 export function monotonic(): number {
   return Number(process.hrtime.bigint() / 1000n) / 1000
 }

@@ -1,7 +1,7 @@
 import { Agent, createServer, type IncomingMessage, request as sendRequest, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
-/** One request as it went over the wire. */
+/** One recorded request. */
 export interface WireRequest {
   method: string
   path: string
@@ -17,11 +17,11 @@ export interface WireAnswer {
 
 export interface HttpService extends AsyncDisposable {
   url: string
-  /** Ends all connections without a word. */
+  /** Destroys all connections. */
   hangUp(): void
 }
 
-/** Whole requests in; what the handler does with the answer is its own business. */
+/** Serves complete requests; the handler writes or drops the answer. */
 export async function serve(
   host: string,
   handle: (request: WireRequest, outgoing: ServerResponse) => Promise<void>,
@@ -52,14 +52,14 @@ export async function serve(
   }
 }
 
-/** Without keeping connections: each stands or falls on its own. */
+/** Without keep-alive, so that faults affect single requests. */
 const agent = new Agent({ keepAlive: false })
 
-/** Rejects when no whole answer came. */
+/** Rejects if no complete answer arrives. */
 export function forward(baseUrl: string, request: WireRequest, signal?: AbortSignal): Promise<WireAnswer> {
   return new Promise((resolve, reject) => {
     const { host: _, connection: _connection, 'transfer-encoding': _encoding, ...given } = request.headers
-    // What is said must be read.
+    // Compressed answers could not be parsed.
     const headers = { ...given, 'accept-encoding': 'identity' }
     const outgoing = sendRequest(
       new URL(request.path, baseUrl),

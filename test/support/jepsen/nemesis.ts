@@ -4,14 +4,14 @@ import { monotonic } from './history.ts'
 import type { Chance } from './random.ts'
 import { STORMY } from './tap.ts'
 
-/** Something that is done to a cluster, and undone when it resolves. */
-type Deed = (cluster: Cluster, chance: Chance) => Promise<void>
+/** Injects a fault into a cluster. The fault has ended when the promise resolves. */
+type Fault = (cluster: Cluster, chance: Chance) => Promise<void>
 
-/** The longest that a machine is away for a short while: nobody's lease has run out then. */
+/** Maximum duration of a short outage, during which no lease expires. */
 const SHORT_MS = 1500
 const HOUR_MS = 3_600_000
 
-const kills: Readonly<Record<string, Deed>> = {
+const kills: Readonly<Record<string, Fault>> = {
   async server(cluster, chance) {
     await cluster.server.kill()
     await sleep(chance.between(0, SHORT_MS))
@@ -38,7 +38,7 @@ const kills: Readonly<Record<string, Deed>> = {
   },
 }
 
-const troubles: Readonly<Record<string, Deed>> = {
+const troubles: Readonly<Record<string, Fault>> = {
   async 'cut for a moment'(cluster, chance) {
     const { cut, heal } = chance.pick(cluster.nodes)
     cut()
@@ -87,7 +87,7 @@ const troubles: Readonly<Record<string, Deed>> = {
   },
 }
 
-/** So many of each, in an order that chance decides: a run that never killed a node would prove little. */
+/** Number of each kill, in random order. Fixed numbers guarantee that every run contains every kind. */
 const KILLS_EMBEDDED = { server: 9, node: 8, 'server and node': 3 }
 const KILLS_POSTGRES = { server: 6, node: 6, 'server and node': 2, postgres: 4, 'postgres and server': 2 }
 const TROUBLES = {
@@ -102,10 +102,10 @@ const TROUBLES = {
 }
 export const ROUNDS = 20
 
-/** In every round somebody is killed, and something else goes wrong beside it. All is well again when it resolves. */
-export async function torment(cluster: Cluster, chance: Chance, onRound: (round: number) => void): Promise<void> {
-  const deaths = shuffle(toDeck(cluster.postgres === undefined ? KILLS_EMBEDDED : KILLS_POSTGRES), chance)
-  const beside = shuffle(toDeck(TROUBLES), chance)
+/** Every round kills a process and injects another fault. All programs run again when the promise resolves. */
+export async function injectFaults(cluster: Cluster, chance: Chance, onRound: (round: number) => void): Promise<void> {
+  const deaths = shuffle(repeatNames(cluster.postgres === undefined ? KILLS_EMBEDDED : KILLS_POSTGRES), chance)
+  const beside = shuffle(repeatNames(TROUBLES), chance)
   for (let round = 0; round < ROUNDS; round += 1) {
     onRound(round)
     const [death, trouble] = [deaths[round]!, beside[round]!]
@@ -115,7 +115,7 @@ export async function torment(cluster: Cluster, chance: Chance, onRound: (round:
       later(chance.between(0, 1500), () => kills[death]!(cluster, chance.fork())),
     ])
     await cluster.untilUp(cluster.server)
-    // A node that is slow to start is met by the next round while it does.
+    // The next round may begin while a slow node still starts.
     await Promise.race([cluster.allUp(), sleep(chance.between(300, 1500))])
   }
   await cluster.allUp()
@@ -126,13 +126,13 @@ async function later(ms: number, act: () => Promise<void>): Promise<void> {
   await act()
 }
 
-function toDeck(counts: Readonly<Record<string, number>>): string[] {
+function repeatNames(counts: Readonly<Record<string, number>>): string[] {
   return Object.entries(counts).flatMap(([name, count]) => Array.from({ length: count }, () => name))
 }
 
 function shuffle<T>(items: readonly T[], chance: Chance): T[] {
   return items
-    .map((item) => ({ item, place: chance.next() }))
-    .sort((a, b) => a.place - b.place)
+    .map((item) => ({ item, order: chance.next() }))
+    .sort((a, b) => a.order - b.order)
     .map(({ item }) => item)
 }

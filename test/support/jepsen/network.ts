@@ -1,27 +1,27 @@
 import { execFileSync } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 
-/** Where one node is: how to start a program there, and where the server is to listen for it. */
+/** Network of one node: how to start a program in it, and the address of the server for it. */
 export interface Link {
-  /** Goes before a command that is to run there. */
+  /** Prefix of a command that runs in the network. */
   prefix: readonly string[]
   serverHost: string
-  /** Undefined where there is no wire of its own to be cut. */
+  /** Connection to the server; undefined if nodes share one network. */
   wire?: { cut(): void; heal(): void }
 }
 
 export interface Network extends Disposable {
   links: readonly Link[]
-  /** Reached from everywhere, whatever is cut: engine and graders are here. */
+  /** Address of engine and graders, which faults do not affect. */
   host: string
-  /** Why nodes have no networks of their own; undefined when they have. */
+  /** Reason why nodes share one network; undefined if each has its own. */
   whyShared: string | undefined
 }
 
 /**
- * A network namespace for each node, with two wires to ours: one to the server, which can be cut, and one to all else. A
- * wire that is down loses what is sent without a word, as a pulled cable does. Where namespaces cannot be made all are on
- * the loopback, and wires are cut by whoever listens at their ends.
+ * Creates a network namespace for each node, with two links to ours: one to the server, which can be cut, and one to
+ * everything else. A link that is down drops packets silently, like an unplugged cable. If namespaces cannot be created, all
+ * nodes use the loopback, and the listening process drops the traffic.
  */
 export function openNetwork(nodes: number): Network {
   const names: string[] = []
@@ -31,7 +31,7 @@ export function openNetwork(nodes: number): Network {
   try {
     if (process.getuid?.() !== 0) throw new Error('network namespaces need root')
     const tag = `pj${randomInt(0x1000, 0x10000).toString(16)}`
-    // Set apart for tests of networks, so nobody's own.
+    // The range is reserved for network tests (RFC 2544).
     const net = `198.${randomInt(18, 20)}.${randomInt(0, 256)}`
     const host = `${net}.5`
     const links = Array.from({ length: nodes }, (_, place) => {

@@ -2,12 +2,12 @@ import type { TaskPlan } from './history.ts'
 import type { Chance } from './random.ts'
 import { witnessAgent } from './witness.ts'
 
-/** What a trainer will do with a task besides waiting for it. */
+/** A task, and the trainer's actions on it. */
 export interface TrainerPlan extends TaskPlan {
   body: Record<string, unknown> & { task_id: string }
-  /** Milliseconds after it was submitted; absent: never. */
+  /** Milliseconds after the submission; absent: never. */
   cancelAfterMs?: number
-  /** Fails at first, and is then asked for again. */
+  /** Whether the task fails first and is then retried. */
   doesRetry: boolean
   doesFollow: boolean
 }
@@ -16,7 +16,7 @@ export interface PlanOptions {
   sessions: number
   callbackUrl: string
   graderUrl: string
-  /** Set in every agent, so that none is left unseen. */
+  /** Variables of every agent, by which leaked processes are found. */
   env: Readonly<Record<string, string>>
   runtimes: readonly string[]
   chance: Chance
@@ -24,7 +24,7 @@ export interface PlanOptions {
 
 const SIZES = [60, 1, 16, 4, 24, 8, 2, 40, 16, 3, 8, 1, 16, 12, 5, 30]
 
-/** Tasks of all sizes with so many sessions in all. */
+/** Plans tasks of all sizes with a given total number of sessions. */
 export function planTasks(options: PlanOptions): TrainerPlan[] {
   const plans: TrainerPlan[] = []
   for (let left = options.sessions; left > 0;) {
@@ -40,7 +40,7 @@ function planTask(taskId: string, samples: number, options: PlanOptions): Traine
   const doesRetry = chance.happens(0.2)
   const earlyStop = !doesRetry && samples > 4 && chance.happens(0.25) ? Math.ceil(samples / 2) : undefined
   const cancelAfterMs = !doesRetry && chance.happens(0.12) ? chance.between(200, 5000) : undefined
-  // One that is retried has sessions that fail for good first; the others may be spoilt as often as it takes.
+  // Sessions of a task that is retried fail permanently at first; other sessions may be refilled without limit.
   const maxFailures = doesRetry ? 1 : 100
   const wantsCallback = chance.happens(0.6)
   const seconds = chance.pick([0, 0, 0.1, 0.3, 1, 3])

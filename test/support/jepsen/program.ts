@@ -9,20 +9,20 @@ export interface ProgramOptions {
   command: readonly string[]
   env: Readonly<NodeJS.ProcessEnv>
   cwd: string
-  /** Where all that it says is kept, from every start. */
+  /** Log file of all starts. */
   logFile: string
-  /** It ended, and nobody had asked for that. */
+  /** Called when the program exits unexpectedly. */
   onCrash: (what: string) => void
 }
 
-/** What a command ends with when something it needs is away: it may be started before that is back. */
+/** Exit code if a dependency is unreachable, because a program may start before its dependencies. */
 const UNREACHABLE = 3
 
-/** A node that waits for its server is not ready either. */
+/** Includes the time that a node waits for its server. */
 const START_TIMEOUT_MS = 180_000
 const RESTART_MS = 300
 
-/** A program that is started, killed, halted and started again. */
+/** A program that can be started, killed, stopped by SIGSTOP and restarted. */
 export class Program implements AsyncDisposable {
   readonly options: ProgramOptions
   readonly #log: WriteStream
@@ -43,7 +43,7 @@ export class Program implements AsyncDisposable {
     return this.#child?.pid
   }
 
-  /** Starts it, again and again if need be, until it is ready or killed. */
+  /** Starts the program repeatedly until it is ready or killed. */
   async start(): Promise<void> {
     this.#isWanted = true
     while (this.#isWanted) {
@@ -86,7 +86,7 @@ export class Program implements AsyncDisposable {
     await this.#end('SIGKILL')
   }
 
-  /** It stands still, and does not know it. */
+  /** Suspends the process by SIGSTOP, which it cannot notice. */
   halt(): void {
     if (this.isRunning) this.#child?.kill('SIGSTOP')
   }
@@ -95,7 +95,7 @@ export class Program implements AsyncDisposable {
     if (this.isRunning) this.#child?.kill('SIGCONT')
   }
 
-  /** Asks it to end, and waits until it has; what it ended with. */
+  /** Stops the program gracefully and returns its exit code. */
   async stop(timeoutMs: number): Promise<number | null | undefined> {
     const child = this.#child
     if (child === undefined || !this.isRunning) return child?.exitCode

@@ -1,13 +1,13 @@
-/** A stream of chances that a seed decides. */
+/** A seeded stream of random numbers. */
 export interface Chance {
-  /** From 0 up to 1. */
+  /** Returns a number in [0, 1). */
   next(): number
-  /** Whether what happens so often happens now. */
+  /** Returns true with this probability. */
   happens(probability: number): boolean
-  /** A whole number from `low` to `high`, both among them. */
+  /** Returns an integer from `low` to `high`, inclusive. */
   between(low: number, high: number): number
   pick<T>(from: readonly T[]): T
-  /** Another stream, so that one part's luck does not hang on how often another asked. */
+  /** Returns an independent stream, so that one component does not affect the numbers of another. */
   fork(): Chance
 }
 

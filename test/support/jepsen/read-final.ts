@@ -14,11 +14,11 @@ import { toResultFact } from './witness.ts'
 export interface Reader {
   serverUrl: string
   token: string
-  /** Where the server keeps results: as a trainer sees it that shares its storage. */
+  /** Folder of the server's results, for a trainer with shared storage. */
   filesDir: string
 }
 
-/** Every task, by every way there is to read it. */
+/** Reads every task by every route. */
 export async function readTasks(taskIds: readonly string[], reader: Reader): Promise<FinalTask[]> {
   const client = createClient({ baseUrl: reader.serverUrl, token: reader.token })
   const summaries = new Map((await listTasks(client)).map((summary) => [summary.task_id, summary]))
@@ -34,7 +34,7 @@ type Summary = Awaited<ReturnType<typeof listTasks>>[number]
 
 async function listTasks(client: Client) {
   const tasks = []
-  // Small pages: the cursor is one of the things that could be wrong.
+  // Small pages, to test the cursor too.
   for (let cursor: string | undefined; ;) {
     const page = await client.listTasks({ query: { limit: 7, ...(cursor !== undefined && { cursor }) } })
     tasks.push(...page.tasks)
@@ -104,7 +104,7 @@ async function isResultWhole(
   }
 }
 
-/** Callbacks that are still to be sent. */
+/** Returns the number of unsent callbacks. */
 export async function countWaiting({ serverUrl, token }: Reader): Promise<number> {
   const client = createClient({ baseUrl: serverUrl, token })
   return (await client.listCallbacks({ query: { state: 'waiting' } })).callbacks.length
@@ -112,7 +112,7 @@ export async function countWaiting({ serverUrl, token }: Reader): Promise<number
 
 const SILENCE_MS = 2000
 
-/** All events there are: until nothing more came for a while. */
+/** Reads all events until none arrives for a while. */
 export async function readAllEvents({ serverUrl, token }: Reader): Promise<SeenEvent[]> {
   const client = createClient({ baseUrl: serverUrl, token })
   const events: SeenEvent[] = []
@@ -126,7 +126,7 @@ export async function readAllEvents({ serverUrl, token }: Reader): Promise<SeenE
   return events
 }
 
-/** The tables themselves, once no server has them open any more. */
+/** Reads the tables after the server has closed the database. */
 export async function readDatabase(place: DatabaseLocation): Promise<FinalState['database']> {
   await using database = await openDatabase(place)
   const { db } = database

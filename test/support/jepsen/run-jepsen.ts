@@ -8,7 +8,7 @@ import { Cluster, TOKENS } from './cluster.ts'
 import type { Violation } from './facts.ts'
 import { Forger } from './forger.ts'
 import { type FinalState, type History, HistoryLog, monotonic } from './history.ts'
-import { ROUNDS, torment } from './nemesis.ts'
+import { ROUNDS, injectFaults } from './nemesis.ts'
 import { planTasks, type TrainerPlan } from './plan.ts'
 import { createChance } from './random.ts'
 import { countWaiting, readAllEvents, readDatabase, readTasks } from './read-final.ts'
@@ -22,9 +22,9 @@ export interface JepsenOptions {
   sessions: number
   leaseMs: number
   postgres?: { cluster: Postgres; url: string }
-  /** Kinds of sandbox to use. */
+  /** Runtimes to use. */
   runtimes: readonly string[]
-  /** Within this all must be over once everything is healed. */
+  /** Time limit for all tasks to end after the last fault. */
   settleMs: number
 }
 
@@ -32,13 +32,13 @@ export interface JepsenRun {
   history: History
   violations: Violation[]
   historyFile: string
-  /** For people: how much of everything there was, and how long it took. */
+  /** Counts and durations, for people. */
   summary: Record<string, unknown>
 }
 
 const NODES = 3
 
-/** A whole run: work, torment, healing, and what the checker says of it. */
+/** Runs tasks during faults, waits for their end, and checks the history. */
 export async function runJepsen(options: JepsenOptions): Promise<JepsenRun> {
   const { dir, seed, settleMs } = options
   await mkdir(dir, { recursive: true })
@@ -71,7 +71,7 @@ export async function runJepsen(options: JepsenOptions): Promise<JepsenRun> {
   const forger = new Forger({ ...options, cluster, token: TOKENS.node, log, chance: chance.fork() })
   const forging = settled(forger.work(calm.signal))
 
-  await torment(cluster, chance.fork(), (round) => rounds.reach(round))
+  await injectFaults(cluster, chance.fork(), (round) => rounds.reach(round))
   times.healed = monotonic()
   calm.abort()
   await forging
@@ -114,7 +114,7 @@ export async function runJepsen(options: JepsenOptions): Promise<JepsenRun> {
   return { history, violations, historyFile: log.path, summary }
 }
 
-/** Work comes round by round, so that there is something to lose in each. */
+/** Distributes the tasks over the rounds, so that every round affects running tasks. */
 class Rounds {
   readonly #gates = Array.from({ length: ROUNDS }, () => Promise.withResolvers<void>())
 
@@ -135,7 +135,7 @@ function toIds(plans: readonly TrainerPlan[]): string[] {
   return plans.map(({ taskId }) => taskId)
 }
 
-/** Whatever becomes of it shows in the history. */
+/** Ignores failures, because the history shows them. */
 function settled(work: Promise<void>): Promise<void> {
   return work.catch(() => undefined)
 }

@@ -1,10 +1,10 @@
 import { rewardOf } from './witness.ts'
 import type { Entry, FinalSession, FinalTask, History, ResultFact, SeenEvent, TaskStatusWord } from './history.ts'
 
-/** A history in which nothing is wrong, small enough to see that, with something of everything in it. */
+/** A small history without violations that contains every kind of entry. */
 export function sampleHistory(): History {
   const a = { sessionId: 'a0', taskId: 'a', nodeId: 'n1', attempt: 1 }
-  // Passed from n1, which fell silent, to n2; n1 came back late.
+  // The lease of n1 expired and n2 leased the session; n1 reported late.
   const moved = { sessionId: 'a1', taskId: 'a', nodeId: 'n2', attempt: 2 }
   const early = { sessionId: 'b0', taskId: 'b', nodeId: 'n1', attempt: 1 }
   const kept = { sessionId: 'c0', taskId: 'c', nodeId: 'n2', attempt: 1 }
@@ -24,7 +24,7 @@ export function sampleHistory(): History {
     { kind: 'call', op: 'submit', taskId: 'c', began: 3, ended: 4, outcome: 'ok' },
     { kind: 'order', nodeId: 'n1', sessionId: 'a1', attempt: 1, at: 5 },
     { kind: 'run', nodeId: 'n1', sessionId: 'a1', nonce: 'lost', at: 6 },
-    ...done.flatMap(life),
+    ...done.flatMap(entriesOf),
     { kind: 'order', nodeId: 'n3', sessionId: 'b1', attempt: 1, at: 25 },
     { kind: 'call', op: 'read', taskId: 'a', began: 26, ended: 27, outcome: 'ok', view: partly },
     report({ ...moved, nodeId: 'n1', attempt: 1 }, 50, 'refused'),
@@ -71,8 +71,8 @@ interface Attempt {
   attempt: number
 }
 
-/** Given out, run, delivered and accepted. */
-function life(attempt: Attempt, place: number): Entry[] {
+/** Entries of an attempt that was leased, run, delivered and accepted. */
+function entriesOf(attempt: Attempt, place: number): Entry[] {
   const { sessionId, nodeId } = attempt
   return [
     { kind: 'order', ...pick(attempt), at: 10 + place },
@@ -115,7 +115,7 @@ function ended({ sessionId, nodeId, attempt }: Attempt): FinalSession {
   }
 }
 
-/** As a result that the server wrote for it. */
+/** The result that the server created for the session. */
 function toMade({ sessionId, nodeId, status }: FinalSession): ResultFact {
   return { ...toResult({ sessionId, nodeId }), status, reward: null, nonces: [], isMade: true }
 }

@@ -1,6 +1,6 @@
-// Preloaded into a process whose wall clock is to jump: `node --import shift-clock.ts`. Only what programs read from it is
-// moved; time that passes, timers and all, is left alone, as it is when somebody sets a machine's clock. libfaketime does
-// the same for all that Node reads of a clock, but is not on every machine.
+// Shifts the wall clock of a process: `node --import shift-clock.ts`. Only the wall clock changes; monotonic time and timers
+// do not, as when the clock of a machine is set. libfaketime does the same for all clocks that Node reads, but is not on
+// every machine.
 import { readFileSync } from 'node:fs'
 
 const file = process.env['POLAR_JEPSEN_CLOCK']

@@ -1,6 +1,6 @@
 import type { History } from './history.ts'
 
-/** When each part of a run was over. */
+/** End of each phase of a run. */
 export interface RunTimes {
   begin: number
   up: number
@@ -10,7 +10,7 @@ export interface RunTimes {
   checked: number
 }
 
-/** For people: how much of everything there was, and how long it took. */
+/** Returns counts and durations, for people. */
 export function summarize({ entries, final }: History, times: RunTimes): Record<string, unknown> {
   return {
     seconds: {

@@ -1,17 +1,17 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 
-/** Set in everything that is started, down to the agents. */
+/** Environment variable of all started processes, including agents. */
 export const MARKER = 'POLAR_JEPSEN_RUN'
 
-/** What a run left on this machine, but for one process: those with its mark, and mounts of its folders, in words. */
+/** Describes leaked processes with the marker of a run, except one, and leaked mounts of its folders. */
 export function findLeft(run: string, dir: string, except?: number): string[] {
   return [...findProcesses(run, except), ...findMounts(dir)]
 }
 
 /**
- * What a node left in its folder of sandboxes and sessions, of which nothing is to be kept. What a kind of sandbox has for
- * all of them is; and pipes that a killed process had ready are taken away when the next one first needs some.
+ * Describes leaked folders of a node's sandboxes, sessions and gradings. Ignores shared folders of a runtime, and prepared
+ * pipes of a killed process, which the next process removes when it needs pipes.
  */
 export function findFolders(home: string): string[] {
   const sandboxes = join(home, 'sandboxes')
@@ -43,7 +43,7 @@ function findMounts(dir: string): string[] {
     .map((line) => `mount ${line}`)
 }
 
-/** Gone meanwhile, or not ours to read. */
+/** Returns an empty text for a file that has disappeared or is not readable. */
 function read(path: string): string {
   try {
     return readFileSync(path, 'utf8')

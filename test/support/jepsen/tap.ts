@@ -5,21 +5,21 @@ import { type HistoryLog, monotonic, type Report } from './history.ts'
 import { forward, give, type HttpService, serve, type WireAnswer, type WireRequest } from './http.ts'
 import type { Chance } from './random.ts'
 
-/** How badly the wire treats what goes over it; each a probability. */
-export interface Weather {
-  /** The server does what it was asked, and the node never hears of it. */
+/** Probabilities of faults on a connection. */
+export interface FaultRates {
+  /** The server handles the request, and its answer is lost. */
   loseAnswer: number
   loseRequest: number
-  /** The same bytes arrive a second time. */
+  /** The request arrives a second time. */
   repeat: number
   delay: number
 }
 
-export const CALM: Weather = { loseAnswer: 0, loseRequest: 0, repeat: 0, delay: 0 }
-export const STORMY: Weather = { loseAnswer: 0.15, loseRequest: 0.1, repeat: 0.2, delay: 0.2 }
+export const CALM: FaultRates = { loseAnswer: 0, loseRequest: 0, repeat: 0, delay: 0 }
+export const STORMY: FaultRates = { loseAnswer: 0.15, loseRequest: 0.1, repeat: 0.2, delay: 0.2 }
 
 const LONGEST_DELAY_MS = 800
-/** Enough for whoever wants to send some of it again. */
+/** Maximum number of requests kept for replays. */
 const MOST_KEPT = 60
 
 export interface TapOptions {
@@ -29,17 +29,17 @@ export interface TapOptions {
 }
 
 /**
- * The wire between one node and the server. It writes down what either says, which is the truth of who was given what and
- * who was told what, and it can be cut, be slow, lose things and say them twice.
+ * Proxy between one node and the server. It records all leases and reports with their answers, and can cut, delay, drop and
+ * repeat requests.
  */
 export class Tap implements AsyncDisposable {
   readonly #options: TapOptions
   #service!: HttpService
-  weather: Weather = CALM
+  weather: FaultRates = CALM
   #isCut = false
-  /** Reports of this node, for whoever wants to send them again. */
+  /** Reports of this node, for replays. */
   readonly kept: WireRequest[] = []
-  /** What its processes said when they began, the same. */
+  /** Join requests of its processes, for replays. */
   readonly joins: WireRequest[] = []
 
   private constructor(options: TapOptions) {
@@ -56,7 +56,7 @@ export class Tap implements AsyncDisposable {
     return this.#service.url
   }
 
-  /** Nobody is told: both sides wait for what does not come. */
+  /** Stops forwarding silently: both sides wait for data. */
   cut(): void {
     this.#isCut = true
   }
@@ -69,7 +69,7 @@ export class Tap implements AsyncDisposable {
 
   async #pass(request: WireRequest, outgoing: ServerResponse): Promise<void> {
     const { chance } = this.#options
-    // Open until it is healed: a wire that is cut says nothing, not even that.
+    // The request stays open until the connection is restored: a cut connection signals nothing.
     if (this.#isCut) return
     if (chance.happens(this.weather.loseRequest)) return void outgoing.destroy()
     if (chance.happens(this.weather.delay)) await sleep(chance.next() * LONGEST_DELAY_MS)
@@ -92,7 +92,7 @@ export class Tap implements AsyncDisposable {
     if (request.path.endsWith('/join')) this.joins.push(request)
     const began = monotonic()
     try {
-      // A report is not taken back when the node is gone: it is on its way.
+      // A report is forwarded even if the node has disconnected.
       const answer = await forward(serverUrl, request, isReport(request) ? undefined : signal)
       recordExchange(log, { origin, request, began, answer })
       return answer
@@ -107,7 +107,7 @@ export class Tap implements AsyncDisposable {
   }
 }
 
-/** A poll that came twice would take work that nobody does: that is left to lost answers. */
+/** Polls are not repeated, because a second poll would lease sessions for no node; lost answers cover that case. */
 function isPoll({ path }: WireRequest): boolean {
   return path.endsWith('/lease')
 }
@@ -133,7 +133,7 @@ interface Exchange {
   note?: string
 }
 
-/** What of it concerns who holds what. */
+/** Records leases and reports in the history. */
 export function recordExchange(log: HistoryLog, { origin, request, began, answer, note }: Exchange): void {
   const [, nodeId = '', verb] = /^\/nodes\/([^/]+)\/(lease|complete)$/.exec(request.path) ?? []
   if (verb === 'lease') {

@@ -7,18 +7,18 @@ import { type Call, type HistoryLog, monotonic, type ResultFact, type SeenEvent,
 import type { TrainerPlan } from './plan.ts'
 import { toResultFact } from './witness.ts'
 
-/** No call waits longer for an answer: what came of it is unknown then. */
-const PATIENCE_MS = 6000
+/** Time limit of a call; afterwards its outcome is unknown. */
+const TIMEOUT_MS = 6000
 const PAUSE_MS = 300
-/** Reading a task costs as much as all its results. */
-const MOST_LOOKS_THAT_READ = 12
-const MOST_RETRIES = 3
+/** Reading a task includes all its results, so the number of reads is limited. */
+const MAX_FULL_READS = 12
+const MAX_RETRIES = 3
 
-/** Somebody who submits tasks, changes its mind, looks after them and listens, whatever happens to the server. */
+/** A trainer that submits, cancels, retries, reads and follows tasks during all faults. */
 export class Trainer {
   readonly #client: Client
-  /** For streams, which go on by themselves. */
-  readonly #stubborn: Client
+  /** Client with many retries, for streams, which resume automatically. */
+  readonly #retryingClient: Client
   readonly #log: HistoryLog
   readonly heard: SeenEvent[] = []
   readonly followed = new Map<string, ResultFact[]>()
@@ -26,26 +26,26 @@ export class Trainer {
   constructor(options: { serverUrl: string; token: string; log: HistoryLog }) {
     const { serverUrl: baseUrl, token } = options
     this.#client = createClient({ baseUrl, token, attempts: 1 })
-    this.#stubborn = createClient({ baseUrl, token, attempts: 10_000, maxDelayMs: 500 })
+    this.#retryingClient = createClient({ baseUrl, token, attempts: 10_000, maxDelayMs: 500 })
     this.#log = options.log
   }
 
-  /** Resolves when the task has been seen to be over. */
+  /** Submits the task and resolves when the trainer has observed its end. */
   async look(plan: TrainerPlan, signal: AbortSignal): Promise<void> {
-    await this.#insist(plan, 'submit', signal, async (limit) => {
+    await this.#callUntilKnown(plan, 'submit', signal, async (limit) => {
       await this.#client.submitTask({ body: plan.body as never, signal: limit, idempotencyKey: plan.taskId })
       return {}
     })
     await Promise.all([
       plan.doesFollow ? this.#follow(plan.taskId, signal) : undefined,
       plan.cancelAfterMs === undefined ? undefined : this.#cancelLater(plan, signal),
-      this.#seeThrough(plan, signal),
+      this.#awaitEndWithRetries(plan, signal),
     ])
   }
 
-  async #seeThrough(plan: TrainerPlan, signal: AbortSignal): Promise<void> {
+  async #awaitEndWithRetries(plan: TrainerPlan, signal: AbortSignal): Promise<void> {
     await this.#awaitEnd(plan, signal)
-    for (let retries = 0; plan.doesRetry && retries < MOST_RETRIES; retries += 1) {
+    for (let retries = 0; plan.doesRetry && retries < MAX_RETRIES; retries += 1) {
       const retried = await this.#retry(plan, signal)
       await this.#awaitEnd(plan, signal)
       if (retried === 0) break
@@ -54,14 +54,14 @@ export class Trainer {
 
   async #cancelLater(plan: TrainerPlan, signal: AbortSignal): Promise<void> {
     await sleep(plan.cancelAfterMs, undefined, { signal })
-    await this.#insist(plan, 'cancel', signal, async (limit) => {
+    await this.#callUntilKnown(plan, 'cancel', signal, async (limit) => {
       const task = await this.#client.cancelTask({ params: { task_id: plan.taskId }, signal: limit })
       return { view: toView(task) }
     })
   }
 
   async #retry(plan: TrainerPlan, signal: AbortSignal): Promise<number> {
-    const call = await this.#insist(plan, 'retry', signal, async (limit) => {
+    const call = await this.#callUntilKnown(plan, 'retry', signal, async (limit) => {
       const body = { statuses: ['ERROR' as const] }
       const answer = await this.#client.retryTask({ params: { task_id: plan.taskId }, body, signal: limit })
       return { retried: answer.retried_sessions }
@@ -71,10 +71,10 @@ export class Trainer {
 
   async #awaitEnd(plan: TrainerPlan, signal: AbortSignal): Promise<void> {
     const { taskId } = plan
-    for (let looks = 0, isOver = false; ; looks += 1) {
-      // Most only look how far it is; a few read everything there is.
-      if (isOver || (looks < MOST_LOOKS_THAT_READ && looks % 3 === 0)) {
-        const { view } = await this.#insist(plan, 'read', signal, (limit) => this.#read(taskId, limit))
+    for (let polls = 0, isOver = false; ; polls += 1) {
+      // Most polls read only the status; a few read all results.
+      if (isOver || (polls < MAX_FULL_READS && polls % 3 === 0)) {
+        const { view } = await this.#callUntilKnown(plan, 'read', signal, (limit) => this.#read(taskId, limit))
         if (view !== undefined && ENDED.has(view.status)) return
       }
       isOver = await this.#wait(taskId, signal)
@@ -87,7 +87,7 @@ export class Trainer {
 
   async #wait(taskId: string, signal: AbortSignal): Promise<boolean> {
     try {
-      const limit = AbortSignal.any([signal, AbortSignal.timeout(PATIENCE_MS)])
+      const limit = AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)])
       const query = { wait: 2, results: 'reference' as const }
       const { status } = await this.#client.getTask({ params: { task_id: taskId }, query, signal: limit })
       return ENDED.has(status)
@@ -97,12 +97,12 @@ export class Trainer {
     }
   }
 
-  /** Tries until the server has said yes or no, and writes down every try. */
-  async #insist(
+  /** Retries until the server accepts or rejects the call, and records every attempt. */
+  async #callUntilKnown(
     { taskId }: TrainerPlan,
     op: Call['op'],
     signal: AbortSignal,
-    ask: (signal: AbortSignal) => Promise<Partial<Call>>,
+    send: (signal: AbortSignal) => Promise<Partial<Call>>,
   ): Promise<Call> {
     for (;;) {
       signal.throwIfAborted()
@@ -110,7 +110,7 @@ export class Trainer {
       let outcome: Call['outcome'] = 'ok'
       let more: Partial<Call> = {}
       try {
-        more = await ask(AbortSignal.any([signal, AbortSignal.timeout(PATIENCE_MS)]))
+        more = await send(AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)]))
       } catch (error) {
         outcome = isRefusal(error) ? 'refused' : 'unknown'
         more = { code: error instanceof RolloutError ? error.code : String(error) }
@@ -125,23 +125,23 @@ export class Trainer {
   async #follow(taskId: string, signal: AbortSignal): Promise<void> {
     const results: ResultFact[] = []
     const query = { follow: true }
-    for await (const result of this.#stubborn.streamTaskResults({ params: { task_id: taskId }, query, signal })) {
+    for await (const result of this.#retryingClient.streamTaskResults({ params: { task_id: taskId }, query, signal })) {
       results.push(toResultFact(result))
     }
     this.followed.set(taskId, results)
   }
 
-  /** Hears all events from the first to the one it is told to end with. */
+  /** Collects all events from the first until the signal. */
   async listen(signal: AbortSignal): Promise<void> {
-    for await (const event of readEvents(this.#stubborn, signal)) this.heard.push(event)
+    for await (const event of readEvents(this.#retryingClient, signal)) this.heard.push(event)
   }
 }
 
-/** From the beginning, until the signal. */
+/** Reads all events from the first until the signal. */
 export async function* readEvents(client: Client, signal: AbortSignal): AsyncGenerator<SeenEvent> {
   try {
     for await (const { id, data } of client.streamEvents({ query: { last_event_id: '0-0' }, signal })) {
-      // These only say where to go on, and are no events themselves.
+      // These messages only carry the position in the stream.
       if (id === undefined || data.type === 'hello' || data.type === 'ping') continue
       const { task_id, session_id, attempt, status, refilled } = data.data as Record<string, string | undefined>
       yield {
@@ -168,7 +168,7 @@ export function toView(task: TaskStatus): TaskView {
   }
 }
 
-/** The server understood, and will not do it; anything else may have happened or not. */
+/** Whether the server rejected the request; after any other error the outcome is unknown. */
 function isRefusal(error: unknown): boolean {
   if (!(error instanceof RolloutError)) return false
   const { status } = error.failure

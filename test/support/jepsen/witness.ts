@@ -7,8 +7,8 @@ import { forward, give, type HttpService, serve } from './http.ts'
 const MARK = /witness (\S+) ([0-9a-f]{8}-[0-9a-f-]{27})/g
 
 /**
- * The engine, as one node sees it. Every run of an agent makes up a nonce and says it to the model: so it is known here
- * which session really ran where, and how often, whatever nodes and server believe.
+ * Proxy of the engine for one node. Every run of an agent sends its own nonce to the model, so this records which session
+ * ran on which node and how often, independent of nodes and server.
  */
 export function openWitness(host: string, nodeId: string, engineUrl: string, log: HistoryLog): Promise<HttpService> {
   const seen = new Set<string>()
@@ -24,7 +24,7 @@ export function openWitness(host: string, nodeId: string, engineUrl: string, log
   })
 }
 
-/** A command for an agent that says who it is, works for a while, and ends as it is told. */
+/** Command of an agent that sends its nonce to the model, waits, and exits with a given code. */
 export function witnessAgent({ seconds, exitCode }: { seconds: number; exitCode: number }): string {
   return bashAgent(`
 read -r nonce < /proc/sys/kernel/random/uuid
@@ -34,7 +34,7 @@ exit ${exitCode}
 `)
 }
 
-/** Grades what the agents said: every run is worth something else, so no reward can be taken for another's. */
+/** Grades runs by their nonce: every run has a different reward, so that rewards cannot be confused. */
 export function openGrader(host: string): Promise<HttpService> {
   return serve(host, async ({ body }, outgoing) => {
     const [nonce] = noncesIn(body.toString())
@@ -60,12 +60,12 @@ export function toResultFact(result: SessionResult): ResultFact {
   }
 }
 
-/** The runs whose calls are in a text. */
+/** Returns the nonces in a text. */
 function noncesIn(text: string): string[] {
   return [...new Set([...text.matchAll(MARK)].map(([, , nonce = '']) => nonce))]
 }
 
-/** The same for the same values, in whatever order their keys were written. */
+/** Digest that does not depend on the order of keys. */
 function digestOf(value: unknown): string {
   return createHash('sha256').update(JSON.stringify(value, sortKeys)).digest('hex').slice(0, 16)
 }

@@ -5,7 +5,7 @@ import type { Evaluator, EvaluatorDeps } from '../../../src/trajectory/evaluator
 
 const Config = z.strictObject({ kind: z.literal('counting'), log: z.string(), seconds: z.number().default(0) })
 
-/** Leaves a line outside of every sandbox each time it grades. */
+/** Writes a line outside all sandboxes for each grading. */
 export const evaluator: Plug<typeof Config, EvaluatorDeps, Evaluator> = {
   config: Config,
   create: ({ log, seconds }) => ({

@@ -3,7 +3,7 @@ import { runtimes, type Plug, type Runtime, type RuntimeDeps } from '../../../sr
 
 const GreetingConfig = z.strictObject({ kind: z.literal('greeting'), greeting: z.string().optional() })
 
-/** A runtime as a user would write one: `local`, and a variable that all of its sandboxes have, if it is set. */
+/** Example of a user's runtime: `local` with a variable that is set in all sandboxes, if configured. */
 export const runtime: Plug<typeof GreetingConfig, RuntimeDeps, Runtime> = {
   config: GreetingConfig,
   create({ kind, greeting }, deps) {

@@ -3,7 +3,7 @@ import { defineHarness, type Harness } from '../../../src/index.ts'
 
 const LoggingSettings = z.strictObject({ script: z.string().describe('For sh -c') })
 
-/** Runs a script and keeps the logs that it leaves below HOME. */
+/** Runs a script and stores its logs from below HOME. */
 export const harness = defineHarness<typeof LoggingSettings.shape, Harness>({
   name: 'logging',
   title: 'Logging',

@@ -5,7 +5,7 @@ const TinySettings = z.strictObject({
   file: z.string().min(1).optional().describe('Where the answer is written; absent: answer.txt'),
 })
 
-/** An agent as a user would write one: asks once, writes down the answer. */
+/** Example of a user's harness: calls the model once and writes the answer to a file. */
 const AGENT = `import { readFile, writeFile } from 'node:fs/promises'
 const { TINY_BASE_URL, TINY_KEY, TINY_MODEL, TINY_INSTRUCTION, TINY_FILE } = process.env
 const response = await fetch(TINY_BASE_URL + '/v1/chat/completions', {

@@ -3,7 +3,7 @@ import { Evidence, invariants } from '../trajectory-oracle.ts'
 import { trialOf } from './trial.ts'
 import type { World } from './world.ts'
 
-/** Throws, with the smallest session it can find, when one of `numRuns` random ones is not built as its records say. */
+/** Throws with the smallest counterexample if one of `numRuns` random sessions violates an invariant. */
 export function checkInvariants(world: World, { numRuns, maxOps }: { numRuns: number; maxOps: number }): void {
   fc.assert(
     fc.property(trialOf(world, maxOps), (trial) => {

@@ -11,7 +11,7 @@ const TOOLS = [
   },
 ]
 
-/** The embedded model's own tokenizer and chat template. */
+/** Loads the embedded model's tokenizer and chat template. */
 export async function loadRealWorld(): Promise<World> {
   const folder = embeddedModelFolder()
   const tokenizer = await loadTokenizer(folder)
@@ -42,7 +42,7 @@ export async function loadRealWorld(): Promise<World> {
   }
 }
 
-/** As the gateway does: templates refuse arguments that are no JSON, but print a string as it is. */
+/** Like the gateway: templates reject arguments that are not JSON, but print a string unchanged. */
 function withReadableArguments(message: WireMessage): WireMessage {
   const calls = message['tool_calls'] as { function: { arguments: string } }[] | undefined
   if (calls === undefined) return message

@@ -1,8 +1,8 @@
 import type { Choice, Turn } from '../../../src/model/turn.ts'
 import type { RecordScript } from './script.ts'
 
-/** Doubles some records and loses others. */
-export function spoilRecords(turns: readonly Turn[], { duplicates, drops }: RecordScript): Turn[] {
+/** Duplicates some records and drops others. */
+export function corruptRecords(turns: readonly Turn[], { duplicates, drops }: RecordScript): Turn[] {
   const doubles = duplicates.flatMap(({ at, as }) => {
     const turn = turns[at % turns.length]
     return turn === undefined ? [] : [duplicateOf(turn, as)]
@@ -12,7 +12,7 @@ export function spoilRecords(turns: readonly Turn[], { duplicates, drops }: Reco
   return all.filter((_, i) => !dropped.has(i))
 }
 
-/** Sorted by keys from a script, so that it shrinks to the order they were made in. */
+/** Sorts by keys from a script, which shrink to the original order. */
 export function orderRecords(turns: readonly Turn[], order: readonly number[]): Turn[] {
   return turns
     .map((turn, i) => ({ turn, key: order[i % Math.max(1, order.length)] ?? 0 }))

@@ -1,19 +1,19 @@
 import * as fc from 'fast-check'
 import type { Delivery, Exactness } from '../../../src/model/turn.ts'
 
-/** One answer to be sampled. Numbers choose from what the world has. */
+/** One answer to sample. Numbers select from the lists of the world. */
 export interface AnswerScript {
   reasoning: number | null
   words: number[]
   call: { argument: number; style: 'spaced' | 'compact' | 'broken' } | null
-  /** `length` and `cut`: after `keeps` tokens; `stop-string`: all said, but no end-of-turn token. */
+  /** `length` and `cut`: ends after `keeps` tokens; `stop-string`: complete, but without the end-of-turn token. */
   ending: 'end-of-turn' | 'stop-string' | 'length' | 'cut'
   keeps: number
-  /** Every so many tokens one is spelt in smaller ones; 0: as the tokenizer would. */
+  /** Every `splitEvery`-th token is replaced by smaller tokens; 0: as the tokenizer encodes. */
   splitEvery: number
 }
 
-/** What may be wrong with the record of a call. */
+/** Defects of the record of a call. */
 export interface Flaws {
   grade: Exactness
   isMissingLogprob: boolean
@@ -21,24 +21,24 @@ export interface Flaws {
   delivery: Delivery
 }
 
-/** A try of the same request before the one the harness goes on from. */
+/** An earlier attempt of the same request, which the harness does not continue. */
 export interface Attempt {
   outcome: 'delivered' | 'undelivered' | 'partial' | 'failed' | 'unfinished' | 'empty'
-  /** Null: samples the very same tokens as the last try. */
+  /** Null: samples the same tokens as the last attempt. */
   answer: AnswerScript | null
   isNamed: boolean
 }
 
-/** One thing the harness does. Fields that a kind has no use for are ignored. */
+/** One action of the harness. Fields that a kind does not use are ignored. */
 export interface Op {
   kind: 'go-on' | 'branch' | 'compact' | 'spawn' | 'side-call' | 'resume' | 'silent'
-  /** Which of its conversations. */
+  /** Index of its conversation. */
   agent: number
-  /** What is said to the model: a user's words, or a tool's when the model has asked for one. */
+  /** Message to the model: a user message, or a tool result if the model called a tool. */
   text: number
   /** More than one: n > 1. */
   answers: AnswerScript[]
-  /** The choice the harness goes on with. */
+  /** The choice that the harness continues. */
   pick: number
   attempts: Attempt[]
   flaws: Flaws
@@ -46,12 +46,12 @@ export interface Op {
   /** Milliseconds since the last call began, and until this one ends. */
   wait: number
   takes: number
-  /** The gateway gave up on the literal continuation and rendered the history. */
+  /** Whether the gateway rendered the history instead of an exact continuation. */
   isRendered: boolean
   changesTools: boolean
 }
 
-/** What happens to the records on their way to the builder. */
+/** Changes of the records before the builder reads them. */
 export interface RecordScript {
   order: number[]
   otherOrder: number[]
@@ -60,16 +60,16 @@ export interface RecordScript {
 }
 
 export interface SessionScript {
-  /** `literal`: prompt and answer come back token for token, as the gateway's continuation sends them. */
+  /** `literal`: prompt and answer are repeated token by token, as in the gateway's continuation. */
   history: 'literal' | 'rendered'
-  /** What the harness makes of answers in its history. */
+  /** How the harness sends answers back in its history. */
   echo: 'verbatim' | 'reasoning-stripped' | 'arguments-reprinted'
   knowsWeights: boolean
   ops: Op[]
   records: RecordScript
 }
 
-/** The common case by far, among others. */
+/** Draws the usual case with a high weight. */
 function mostly<T>(usual: fc.Arbitrary<T>, weight: number, ...rare: fc.Arbitrary<T>[]): fc.Arbitrary<T> {
   return fc.oneof({ arbitrary: usual, weight }, ...rare.map((arbitrary) => ({ arbitrary, weight: 1 })))
 }
@@ -169,7 +169,7 @@ const records: fc.Arbitrary<RecordScript> = fc.record({
   drops: mostly(fc.constant([]), 2, fc.array(small(30), { minLength: 1, maxLength: 3 })),
 })
 
-/** Everything about a session but the model it talks to; shrinks to the few ops that matter. */
+/** Draws all properties of a session except its model; shrinks to the relevant ops. */
 export function sessionScript(maxOps: number): fc.Arbitrary<SessionScript> {
   return fc.record({
     history: mostly<SessionScript['history']>(fc.constant('literal'), 2, fc.constant('rendered')),

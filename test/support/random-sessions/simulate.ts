@@ -1,7 +1,7 @@
 import { textOf, type AssistantMessage } from '../../../src/model/message.ts'
 import type { SessionRecord } from '../../../src/model/session.ts'
 import type { Choice, FinishReason, Turn, WeightSpan } from '../../../src/model/turn.ts'
-import { orderRecords, spoilRecords } from './records.ts'
+import { orderRecords, corruptRecords } from './records.ts'
 import type { AnswerScript, Attempt, Flaws, Op, SessionScript } from './script.ts'
 import { parseAnswer, thoughtToText, type WireMessage, type World } from './world.ts'
 
@@ -11,27 +11,27 @@ export interface RandomSession {
   reordered: SessionRecord
 }
 
-/** One conversation as its harness knows it. */
+/** State of one conversation in its harness. */
 interface Agent {
   hasTools: boolean
   history: readonly WireMessage[]
-  /** The answer the history goes on from, as the gateway remembers it; absent when it does not. */
+  /** The answer that the history continues, in the gateway's memory; absent if it was evicted. */
   last?: { promptIds: Int32Array; ids: Int32Array; messages: number }
-  /** When its last call ended. */
+  /** End of its last call. */
   readyAt: number
 }
 
-/** A request on its way: what the harness sends and what the engine reads. */
+/** A request as the harness sends it and as the engine reads it. */
 interface Sent {
   agent: Agent
   promptIds: Int32Array
   op: Op
 }
 
-/** A harness that follows a script, a gateway that records it, and an engine whose policy says what the script says. */
+/** Simulates a scripted harness, a gateway that records it, and an engine with scripted answers. */
 export function simulate(script: SessionScript, world: World): RandomSession {
   const records = new Simulation(script, world).run()
-  const turns = spoilRecords(records, script.records)
+  const turns = corruptRecords(records, script.records)
   const sessionOf = (order: readonly number[]): SessionRecord => ({
     id: 'ses_random',
     createdAt: 0,
@@ -48,7 +48,7 @@ class Simulation {
   readonly #world: World
   readonly #turns: Turn[] = []
   readonly #agents: Agent[] = []
-  /** Every state a conversation was in, to branch from. */
+  /** All earlier states of conversations, as starts of branches. */
   readonly #snapshots: Agent[] = []
   #clock = 0
   #version = 1
@@ -121,7 +121,7 @@ class Simulation {
     }
   }
 
-  /** Sends a request, several times if need be, and takes in the answer. */
+  /** Sends a request, with retries if scripted, and appends the answer. */
   #call(agent: Agent, op: Op): Agent {
     const promptIds = this.#promptOf(agent, op)
     const sent = { agent, promptIds, op }
@@ -139,7 +139,7 @@ class Simulation {
 
   #takeIn(agent: Agent, choice: Choice, promptIds: Int32Array): Pick<Agent, 'history' | 'last'> {
     const isResumed = agent.history.at(-1)?.role === 'assistant'
-    // A resumed answer and its beginning are one message to the harness.
+    // For the harness, a resumed answer and its first part are one message.
     const text = this.#world.decode(isResumed && agent.last ? concat(agent.last.ids, choice.ids) : choice.ids)
     const message = isResumed
       ? parseAnswer(this.#world, text.replace(this.#world.end.text, ''), `call_${this.#sampled}`)
@@ -165,13 +165,13 @@ class Simulation {
     return this.#script.history === 'literal' && isOpen && last.messages === history.length
   }
 
-  /** Either what the engine had read and written, token for token, and what is new; or the history rendered anew. */
+  /** Returns the earlier prompt and answer token by token followed by the new messages, or the rendered history. */
   #promptOf({ history, hasTools, last }: Agent, { isRendered }: Op): Int32Array {
     const world = this.#world
     if (last !== undefined && last.messages === history.length) return concat(last.promptIds, last.ids)
     const isLiteral = last !== undefined && !isRendered && this.#script.history === 'literal'
     if (!isLiteral) return world.encode(world.render({ messages: history, hasTools, isOpen: true }))
-    // Both templates print each message by itself, so those before the answer need not be printed to see what is behind it.
+    // Both templates render each message separately, so messages before the answer need not be rendered.
     const [system, answer, ...added] = [...history.slice(0, 1), ...history.slice(last.messages - 1)] as WireMessage[]
     const known = [system, answer] as WireMessage[]
     const start = world.render({ messages: known, hasTools, isOpen: false }).length - world.end.closing.length
@@ -180,7 +180,7 @@ class Simulation {
     return concat(last.promptIds, last.ids, world.encode(isEnded ? bridge.slice(world.end.text.length) : bridge))
   }
 
-  /** Returns when the call ended. Without an attempt it is the one the harness goes on from. */
+  /** Returns the end time of the call. Without an attempt, it is the call that the harness continues. */
   #record({ agent, promptIds, op }: Sent, attempt?: Pick<Attempt, 'outcome'> & Partial<Attempt>): number {
     const index = this.#turns.length
     const outcome = attempt?.outcome
@@ -306,7 +306,7 @@ function finishReasonOf({ ending }: AnswerScript, { toolCalls }: AssistantMessag
   return toolCalls.length > 0 ? 'tool-calls' : 'stop'
 }
 
-/** What had come when the engine went away. */
+/** The part of an answer before the engine disconnected. */
 function cut(choice: Choice): Choice {
   const length = choice.ids.length >> 1
   const weightSpans = choice.weightSpans?.filter(({ from }) => from < length)

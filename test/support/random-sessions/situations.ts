@@ -2,7 +2,7 @@ import type { Turn } from '../../../src/model/turn.ts'
 import { Evidence } from '../trajectory-oracle.ts'
 import type { OpenTrial } from './trial.ts'
 
-/** What happens in a session, seen in its records and what was made of them: a generator may well aim and miss. */
+/** Returns the situations that occur in a session's records and samples, because a generator may miss its target. */
 export function situationsOf(trial: OpenTrial): Record<string, boolean> {
   const { turns } = trial.session
   const evidence = new Evidence(trial)

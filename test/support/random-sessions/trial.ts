@@ -11,7 +11,7 @@ import { sessionScript, type SessionScript } from './script.ts'
 import { simulate } from './simulate.ts'
 import type { World } from './world.ts'
 
-/** A trial whose builders can be exchanged. */
+/** A trial whose builders can be replaced. */
 export interface OpenTrial extends Trial {
   script: SessionScript
   weighting: Weighting
@@ -42,7 +42,7 @@ const filter: fc.Arbitrary<CallFilter> = fc.oneof(
 
 const weighting = fc.constantFrom<Weighting>('tokens', 'equal')
 
-/** Random sessions of a world, to be built in a random way. */
+/** Draws random sessions of a world with random build options. */
 export function trialOf(world: World, maxOps: number): fc.Arbitrary<OpenTrial> {
   return fc.record({ script: sessionScript(maxOps), filter, weighting }).map(({ script, ...options }) => {
     const reader = rememberingReader()
@@ -61,7 +61,7 @@ export function builderOf(kind: Kind): Builder {
   return builders.create(builders.config.parse({ kind }), {})
 }
 
-/** Every build of a session reads the same requests; nothing here is about how fast they are read. */
+/** Caches parsed requests, because every build of a session parses the same requests. */
 function rememberingReader(): RequestReader {
   return {
     readRequest: remember((turn) => requestReader.readRequest(turn)),

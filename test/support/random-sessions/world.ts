@@ -1,31 +1,31 @@
 import type { AssistantMessage } from '../../../src/model/message.ts'
 
-/** A message in Chat Completions' form. */
+/** A message in the Chat Completions format. */
 export type WireMessage = Readonly<Record<string, unknown>> & { role: string }
 
-/** A model as far as tokens go: its tokenizer, its chat template and the form of its answers. */
+/** A model without inference: its tokenizer, its chat template and the format of its answers. */
 export interface World {
-  /** What people and policies say, a few letters or words each. */
+  /** Texts of users and policies, a few letters or words each. */
   words: readonly string[]
-  /** How answers spell thoughts and tool calls. */
+  /** Tags of reasoning and tool calls in answers. */
   marks: { think: readonly [string, string]; call: readonly [string, string] }
-  /** The text of the token that ends a turn, its id, and all that the template puts behind an answer. */
+  /** Text and id of the end-of-turn token, and the template's text after an answer. */
   end: { text: string; id: number; closing: string }
   tools: readonly unknown[]
-  /** The tokenizer's own way to spell a text; there are others. */
+  /** The tokenizer's encoding of a text, one of several possible encodings. */
   encode(text: string): Int32Array
   decode(ids: Int32Array): string
-  /** The same text in smaller tokens; just itself where there are none. */
+  /** The same text in smaller tokens; the token itself if there are none. */
   split(id: number): readonly number[]
-  /** The conversation in the template's form. */
+  /** Renders a conversation with the template. */
   render(prompt: { messages: readonly WireMessage[]; hasTools: boolean; isOpen: boolean }): string
 }
 
-/** What a policy means to say. */
+/** Content of an answer before tokenisation. */
 export interface Thought {
   reasoning?: string
   text: string
-  /** Arguments as they are to be sampled. */
+  /** Arguments as sampled. */
   call?: string
 }
 
@@ -38,7 +38,7 @@ export function thoughtToText(world: World, { reasoning, text, call }: Thought):
   ].join('')
 }
 
-/** What an engine's parsers make of a sampled text, which may have been cut anywhere. */
+/** Parses a sampled text, which may be truncated anywhere, like an engine. */
 export function parseAnswer(world: World, text: string, callId: string): AssistantMessage {
   const { think, call } = world.marks
   let rest = text
@@ -62,7 +62,7 @@ export function parseAnswer(world: World, text: string, callId: string): Assista
 
 // --- a toy ------------------------------------------------------------------------------------------------------------
 
-/** Every token of the toy by its text. So few, that unrelated conversations often share long beginnings. */
+/** All tokens of the toy by their text. So few that unrelated conversations often share long prefixes. */
 const TOY_TOKENS = '$ ^ s u m t < > [ ] a b ab ba aa {"x":" {"x":_" " "} T'
   .split(' ')
   .map((text) => text.replace('_', ' '))

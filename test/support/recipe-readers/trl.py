@@ -22,7 +22,7 @@ for _ in range(rollouts.qsize()):
     found.append(
         {
             "ids": batch["input_ids"][0].tolist(),
-            # A trained token is scored off the position before it.
+            # The position before a trained token scores it.
             "trained": (trained + 1).tolist(),
             "logprobs": batch["old_log_probs"][0].tolist(),
             "advantage": set(batch["advantages"][0].tolist()).pop(),

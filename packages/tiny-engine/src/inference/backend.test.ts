@@ -19,21 +19,21 @@ afterAll(async () => {
   await wasm.model.release()
 })
 
-test('auto is WebAssembly where the native package does not load', () => {
+test('auto selects WebAssembly if the native package does not load', () => {
   expect(wasm.kind).toBe('wasm')
 })
 
-test('native says what to install where it does not load', async () => {
+test('native names the package to install if it does not load', async () => {
   await expect(loadBackend('native', folder, withoutNative)).rejects.toThrow(
     /onnxruntime-node.*install it, or choose wasm.*no such package/,
   )
 })
 
-test('a missing model is named, whatever the backend', async () => {
+test('every backend names a missing model', async () => {
   await expect(loadBackend('auto', `${folder}/nowhere`)).rejects.toThrow('nowhere')
 })
 
-test('forward() gives a row of logits for every token and remembers them all', async () => {
+test('forward() returns a row of logits and the key-values of every token', async () => {
   for (const { model } of [best, wasm]) {
     const { logits, state } = await model.forward(ids, emptyKeyValues(model.shape))
     expect(logits).toHaveLength(ids.length * model.shape.vocabularySize)
@@ -42,7 +42,7 @@ test('forward() gives a row of logits for every token and remembers them all', a
   }
 })
 
-test('forward() goes on from a memory that was cut and joined as if nothing had happened', async () => {
+test('forward() continues identically from key-values that were sliced and joined', async () => {
   for (const { model } of [best, wasm]) {
     const { keyValueHeads } = model.shape
     const first = await model.forward(ids.subarray(0, 16), emptyKeyValues(model.shape))
@@ -54,7 +54,7 @@ test('forward() goes on from a memory that was cut and joined as if nothing had 
   }
 })
 
-test('both backends are the same model: their logits rise and fall together', async () => {
+test('the logits of both backends are correlated', async () => {
   const [a, b] = await Promise.all(
     [best, wasm].map(async ({ model }) => (await model.forward(ids, emptyKeyValues(model.shape))).logits),
   )

@@ -6,7 +6,7 @@ import type { KeyValues } from './key-values.ts'
 const HEADS = 2
 const SIZE = 3
 
-/** Element values that say where they belong. */
+/** Element values that encode their position. */
 function numbered(length: number): KeyValues {
   const tensor = (index: number) =>
     Float32Array.from({ length: HEADS * length * SIZE }, (_, i) => {
@@ -16,7 +16,7 @@ function numbered(length: number): KeyValues {
   return { length, tensors: [0, 1, 2].map(tensor) }
 }
 
-test('joinKeyValues() of two parts is the whole', () => {
+test('joinKeyValues() of two parts equals the whole', () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 20 }), fc.nat(), (length, at) => {
       const whole = numbered(length)

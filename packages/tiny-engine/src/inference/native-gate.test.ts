@@ -3,13 +3,13 @@ import { once } from 'node:events'
 import { expect, test } from 'vitest'
 import { NativeGate } from './native-gate.ts'
 
-test('pass() does the work and hands on what it gives or throws', async () => {
+test('pass() runs the work and returns its result or throws its error', async () => {
   const gate = new NativeGate()
   expect(await gate.pass(async () => 5)).toBe(5)
   await expect(gate.pass(() => Promise.reject(new Error('no')))).rejects.toThrow('no')
 })
 
-test('shut() returns at once when nobody is inside, and lets nobody in', async () => {
+test('shut() returns immediately if no work runs, and admits no further work', async () => {
   const gate = new NativeGate()
   await gate.pass(async () => undefined)
   gate.shut(60_000)
@@ -21,7 +21,7 @@ test('shut() returns at once when nobody is inside, and lets nobody in', async (
   expect(entered).toBe(false)
 })
 
-test('shut() waits for the one inside, but not for ever', () => {
+test('shut() waits for running work up to its time limit', () => {
   const gate = new NativeGate()
   void gate.pass(() => new Promise(() => undefined))
   const before = performance.now()
@@ -29,7 +29,7 @@ test('shut() waits for the one inside, but not for ever', () => {
   expect(performance.now() - before).toBeGreaterThan(40)
 })
 
-test('process.exit() in the middle of inference ends with its own exit code', async () => {
+test('process.exit() during inference ends with its own exit code', async () => {
   const pool = new URL('./pool.ts', import.meta.url).href
   const script = `
     import { createInferencePool } from ${JSON.stringify(pool)}

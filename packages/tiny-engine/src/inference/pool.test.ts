@@ -54,12 +54,12 @@ async function readIds(tokens: AsyncIterable<SampledToken>): Promise<number[]> {
 
 const expectIdle = () => vi.waitFor(() => expect(pool.loads).toEqual([0, 0]), { timeout: 30_000 })
 
-test('tokens come to the end, far beyond what a worker may sample ahead', async () => {
+test('all tokens arrive, far beyond the lead of a worker', async () => {
   expect(await readIds(pool.open(request({ maxTokens: 100 })).sample(0))).toHaveLength(100)
   await expectIdle()
 })
 
-test('choice i has the seed plus i; reading a choice again repeats it', async () => {
+test('choice i has seed + i; iterating a choice again repeats its tokens', async () => {
   const { sample } = pool.open(request({ maxTokens: 10 }))
   const [first, second, again] = await Promise.all([sample(0), sample(1), sample(1)].map(readIds))
   expect(second).not.toEqual(first)
@@ -67,12 +67,12 @@ test('choice i has the seed plus i; reading a choice again repeats it', async ()
   expect(await readIds(pool.open(request({ maxTokens: 10 }, { seed: 4 })).sample(0))).toEqual(second)
 })
 
-test('leaving the loop frees what the sequence holds', async () => {
+test('leaving the loop frees the resources of the sequence', async () => {
   for await (const _token of pool.open(request()).sample(0)) break
   await expectIdle()
 })
 
-test('return() ends a read that is waiting', async () => {
+test('return() ends a pending read', async () => {
   const iterator = pool.open(request()).sample(0)[Symbol.asyncIterator]()
   const waiting = iterator.next()
   expect(await iterator.return?.()).toEqual({ done: true, value: undefined })
@@ -85,7 +85,7 @@ test('return() ends a read that is waiting', async () => {
   await expectIdle()
 })
 
-test('a signal ends all choices with its reason and frees what they hold', async () => {
+test('a signal ends all choices with its reason and frees their resources', async () => {
   const controller = new AbortController()
   const { sample } = pool.open(request({}, { signal: controller.signal }))
   const reads = [0, 1].map((choice) => readIds(sample(choice)))
@@ -96,7 +96,7 @@ test('a signal ends all choices with its reason and frees what they hold', async
   await expectIdle()
 })
 
-test('a slow reader does not hold up others', async () => {
+test('a slow reader does not delay other readers', async () => {
   const slow = pool.open(request()).sample(0)[Symbol.asyncIterator]()
   await slow.next()
   const others = await Promise.all(
@@ -107,7 +107,7 @@ test('a slow reader does not hold up others', async () => {
   await slow.return?.()
 })
 
-test('prompts the model cannot read are refused at once', async () => {
+test('invalid prompts are rejected immediately', async () => {
   const open = (ids: ArrayLike<number>) => () => pool.open(request({}, { promptIds: Int32Array.from(ids) }))
   expect(open([])).toThrow(PromptError)
   expect(open([6400])).toThrow('6400')
@@ -116,11 +116,11 @@ test('prompts the model cannot read are refused at once', async () => {
   await expect(pool.score(promptIds, Int32Array.of(7000))).rejects.toThrow('7000')
 })
 
-test('score() of no tokens is none', async () => {
+test('score() of no tokens is empty', async () => {
   expect(await pool.score(promptIds, new Int32Array())).toHaveLength(0)
 })
 
-test('setOutputBias() has reached every worker when it resolves, and wants a number for every token', async () => {
+test('setOutputBias() has updated every worker when it resolves, and requires a number for every token', async () => {
   const favourite = (id: number) => Float32Array.from({ length: 6400 }, (_, other) => (other === id ? 200 : 0))
   await Promise.all([pool.setOutputBias(favourite(1)), pool.setOutputBias(favourite(700))])
   const sampled = await Promise.all(
@@ -132,13 +132,13 @@ test('setOutputBias() has reached every worker when it resolves, and wants a num
   await expect(pool.setOutputBias(new Float32Array(6400).fill(Number.NaN))).rejects.toThrow(RangeError)
 })
 
-test('a worker that dies fails what it was doing, says so, and is replaced by one with the same weights', async () => {
+test('the tasks of a worker that dies fail with WorkerLostError, and a worker with the same weights replaces it', async () => {
   const generation = pool.open(request())
   const iterator = generation.sample(0)[Symbol.asyncIterator]()
   await iterator.next()
   const scored = pool.score(promptIds, new Int32Array(2000).fill(5))
   const biased = pool.setOutputBias(Float32Array.from({ length: 6400 }, (_, id) => (id === 800 ? 200 : 0)))
-  // Not terminate(): Node then takes the whole process down if the thread is inside native code.
+  // Not terminate(): Node would abort the whole process if the thread runs native code.
   for (const thread of threads.splice(0)) {
     // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
     thread.postMessage({ type: 'sample', task: 0, request: 'a bug' })
@@ -155,7 +155,7 @@ test('a worker that dies fails what it was doing, says so, and is replaced by on
   }
 })
 
-test('shutting down fails what is open and refuses what comes later', async () => {
+test('shutdown fails open tasks and rejects later tasks', async () => {
   const other = await createInferencePool({ workers: 1, backend: 'auto' })
   const read = readIds(other.open(request()).sample(0))
   const scored = other.score(promptIds, new Int32Array(2000).fill(5))
@@ -170,7 +170,7 @@ test('shutting down fails what is open and refuses what comes later', async () =
   await expect(readIds(other.open(request()).sample(0))).rejects.toThrow('shut down')
 })
 
-test('a model that does not load is an error that says why, and leaves no thread behind', async () => {
+test('a model that does not load throws an error with the cause and leaves no thread', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'model-'))
   const started: Worker[] = []
   try {

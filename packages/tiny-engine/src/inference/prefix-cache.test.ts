@@ -3,7 +3,7 @@ import type { KeyValues } from './key-values.ts'
 import { PrefixCache } from './prefix-cache.ts'
 import { CHUNK_TOKENS } from './reading-plan.ts'
 
-/** One head, one element: the memory of a token is its id. */
+/** One head and one element: the key-value of a token is its id. */
 function stateOf(ids: Int32Array, length = ids.length): KeyValues {
   return { length, tensors: [Float32Array.from(ids.subarray(0, length))] }
 }
@@ -24,7 +24,7 @@ function read(cache: PrefixCache, ids: Int32Array): number {
   return known
 }
 
-test('find() gives back what was read, up to the last cut', () => {
+test('find() returns the cached prompt up to the last chunk boundary', () => {
   const cache = cacheOf(10)
   const ids = prompt(3, 20)
   expect(cache.find(ids)).toBeUndefined()
@@ -33,7 +33,7 @@ test('find() gives back what was read, up to the last cut', () => {
   expect(cache.find(ids.subarray(0, 2 * CHUNK_TOKENS + 20))).toEqual(stateOf(ids, 2 * CHUNK_TOKENS))
 })
 
-test('find() leaves the last tokens to read', () => {
+test('find() does not return the last tokens', () => {
   const cache = cacheOf(10)
   const ids = prompt(2, 0)
   read(cache, ids)
@@ -41,7 +41,7 @@ test('find() leaves the last tokens to read', () => {
   expect(cache.find(ids.subarray(0, CHUNK_TOKENS))).toBeUndefined()
 })
 
-test('find() knows a chunk only after the same beginning', () => {
+test('find() returns a chunk only after the same prefix', () => {
   const cache = cacheOf(10)
   const [one, other] = [prompt(2, 1, 1), prompt(2, 1, 2)]
   read(cache, one)
@@ -50,7 +50,7 @@ test('find() knows a chunk only after the same beginning', () => {
   expect(cache.find(mixed)).toEqual(stateOf(one, CHUNK_TOKENS))
 })
 
-test('prompts share the chunks they have in common', () => {
+test('prompts share common chunks', () => {
   const cache = cacheOf(10)
   const ids = prompt(4, 1)
   read(cache, ids.subarray(0, 3 * CHUNK_TOKENS + 1))
@@ -58,7 +58,7 @@ test('prompts share the chunks they have in common', () => {
   expect(cache.byteLength).toBe(4 * CHUNK_BYTES)
 })
 
-test('the cache never exceeds its size and forgets what was used longest ago, ends first', () => {
+test('the cache never exceeds its size and evicts the least recently used chunks, from the end of a prompt', () => {
   const cache = cacheOf(5)
   const [one, two, three] = [prompt(2, 20, 1), prompt(2, 20, 2), prompt(2, 20, 3)]
   read(cache, one)
@@ -71,7 +71,7 @@ test('the cache never exceeds its size and forgets what was used longest ago, en
   expect(cache.find(three)?.length).toBe(2 * CHUNK_TOKENS)
 })
 
-test('a cache without room keeps nothing', () => {
+test('a cache of size 0 stores nothing', () => {
   const cache = cacheOf(0)
   expect([read(cache, prompt(2, 1)), read(cache, prompt(2, 1)), cache.byteLength]).toEqual([0, 0, 0])
 })

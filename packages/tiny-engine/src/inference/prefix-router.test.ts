@@ -5,14 +5,14 @@ import { PrefixRouter } from './prefix-router.ts'
 const long = (seed: number) => new Int32Array(CHUNK_TOKENS + 1).fill(seed)
 const workers = (...loads: number[]) => loads.map((load) => ({ load }))
 
-test('choose() takes the idlest worker for a prompt that begins like no other', () => {
+test('choose() returns the least busy worker for a new prefix', () => {
   const [a, b] = workers(3, 1)
   const router = new PrefixRouter<{ load: number }>()
   expect(router.choose(long(1), [a!, b!])).toBe(b)
   expect(router.choose(Int32Array.of(1, 2), [a!, b!])).toBe(b)
 })
 
-test('choose() comes back to the worker that has read the beginning, unless that is much busier', () => {
+test('choose() returns the worker that has cached the prefix, unless it is much busier', () => {
   const [a, b] = workers(0, 0)
   const router = new PrefixRouter<{ load: number }>()
   expect(router.choose(long(1), [a!, b!])).toBe(a)
@@ -25,7 +25,7 @@ test('choose() comes back to the worker that has read the beginning, unless that
   expect(router.choose(long(1), [a!, b!])).toBe(b)
 })
 
-test('choose() does not remember a beginning that is all of the prompt', () => {
+test('choose() does not remember a prefix that is the whole prompt', () => {
   const [a, b] = workers(0, 0)
   const router = new PrefixRouter<{ load: number }>()
   expect(router.choose(long(1).subarray(0, CHUNK_TOKENS), [a!, b!])).toBe(a)
@@ -33,7 +33,7 @@ test('choose() does not remember a beginning that is all of the prompt', () => {
   expect(router.choose(long(1), [a!, b!])).toBe(b)
 })
 
-test('choose() forgets a worker that is gone, and the oldest of many beginnings', () => {
+test('choose() ignores a forgotten worker, and evicts the oldest of many prefixes', () => {
   const [a, b] = workers(0, 0)
   const router = new PrefixRouter<{ load: number }>()
   router.choose(long(1), [a!, b!])
@@ -45,6 +45,6 @@ test('choose() forgets a worker that is gone, and the oldest of many beginnings'
   expect(router.choose(long(1), [a!, b!])).toBe(a)
 })
 
-test('choose() has nobody to choose among none', () => {
+test('choose() returns undefined without workers', () => {
   expect(new PrefixRouter().choose(long(1), [])).toBeUndefined()
 })

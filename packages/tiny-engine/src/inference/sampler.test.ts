@@ -25,7 +25,7 @@ const anyLogits = fc
 const anySeed = fc.integer({ min: -(2 ** 40), max: 2 ** 50 })
 
 describe('random numbers', () => {
-  test('are those of the seed, in [0, 1), and even', () => {
+  test('depend on the seed, are in [0, 1), and are uniform', () => {
     const draws = take(20_000, createRandom(7))
     expect(take(20_000, createRandom(7))).toEqual(draws)
     expect(draws.every((value) => value >= 0 && value < 1)).toBe(true)
@@ -33,7 +33,7 @@ describe('random numbers', () => {
     expect(chiSquare(bins, Array<number>(20).fill(1 / 20), draws.length)).toBeLessThan(CHI_SQUARE_19)
   })
 
-  test('of neighbouring, negative and large seeds have nothing in common', () => {
+  test('of adjacent, negative and large seeds are unrelated', () => {
     const seeds = [0, 1, 2, -1, -2, 2 ** 32, 2 ** 32 + 1, 2 ** 52]
     const first = seeds.map((seed) => createRandom(seed)())
     expect(new Set(first).size).toBe(seeds.length)
@@ -43,8 +43,8 @@ describe('random numbers', () => {
   })
 })
 
-describe('what is reported', () => {
-  test('is the raw distribution, which sums to one, whatever the request did to its odds', () => {
+describe('the reported distribution', () => {
+  test('is the raw distribution, which sums to one, independent of the sampling parameters', () => {
     const params = { ...neutral, temperature: 0.3, topK: 3, logitBias: new Map([[1, 5]]), topLogprobs: -1 }
     fc.assert(
       fc.property(anyLogits, anySeed, (logits, seed) => {
@@ -57,7 +57,7 @@ describe('what is reported', () => {
     )
   })
 
-  test('is ordered by falling probability, equals by id', () => {
+  test('is ordered by descending probability, equal probabilities by id', () => {
     fc.assert(
       fc.property(anyLogits, fc.integer({ min: -1, max: 80 }), (logits, topLogprobs) => {
         const { top } = sampleToken(logits, { ...neutral, topLogprobs }, nothingYet, createRandom(1))
@@ -67,7 +67,7 @@ describe('what is reported', () => {
     )
   })
 
-  test('counts a rank as vLLM does less one: tokens at least as likely', () => {
+  test('has ranks one lower than vLLM’s: the number of other tokens at least as likely', () => {
     const logits = Float32Array.of(2, 5, 5, 1)
     const rankOf = (id: number) =>
       sampleToken(logits, { ...neutral, temperature: 0, logitBias: new Map([[id, 100]]) }, nothingYet, createRandom(1))
@@ -76,8 +76,8 @@ describe('what is reported', () => {
   })
 })
 
-describe('the odds', () => {
-  test('are those of the softmax', () => {
+describe('sampling probabilities', () => {
+  test('equal the softmax', () => {
     const logits = Float32Array.of(1, 0, 2, -1, 0.5)
     expectDistribution(logits, neutral, softmax(logits))
   })
@@ -88,26 +88,26 @@ describe('the odds', () => {
     expectDistribution(logits, { ...neutral, temperature: 1e30 }, Array<number>(5).fill(0.2))
   })
 
-  test('within topK, topP and minP keep their proportions', () => {
+  test('keep their proportions within topK, topP and minP', () => {
     const logits = Float32Array.from([0.4, 0.3, 0.2, 0.07, 0.03], Math.log)
     expectDistribution(logits, { ...neutral, topK: 2 }, [4 / 7, 3 / 7, 0, 0, 0])
     expectDistribution(logits, { ...neutral, topP: 0.75 }, [4 / 9, 3 / 9, 2 / 9, 0, 0])
     expectDistribution(logits, { ...neutral, minP: 0.6 }, [4 / 7, 3 / 7, 0, 0, 0])
   })
 
-  test('of topP are taken after topK', () => {
+  test('are limited by topP after topK', () => {
     const logits = Float32Array.from([0.4, 0.3, 0.2, 0.07, 0.03], Math.log)
-    // Of the two that topK leaves, the first has 4/7 > 0.5 of the mass; of all five it would have only 0.4.
+    // Of the two tokens within topK, the first has 4/7 > 0.5 of the mass; of all five it would have only 0.4.
     expectDistribution(logits, { ...neutral, topK: 2, topP: 0.5 }, [1, 0, 0, 0, 0])
   })
 
-  test('of minP are taken after temperature', () => {
+  test('are limited by minP after temperature', () => {
     const logits = Float32Array.from([0.4, 0.3, 0.2, 0.07, 0.03], Math.log)
     const flat = softmax(logits.map((value) => value / 10))
     expectDistribution(logits, { ...neutral, temperature: 10, minP: 0.7 }, flat)
   })
 
-  test('fall by penalties: repetition for prompt and answer, the others for the answer only', () => {
+  test('are reduced by penalties: repetition for prompt and answer, the other penalties for the answer only', () => {
     const logits = Float32Array.of(1, 1, 1, -1)
     const history = { ...nothingYet, promptIds: new Set([0, 3]), counts: new Map([[1, 3]]), length: 3 }
     const oddsFor = (params: Partial<SamplerParams>, adjusted: number[]) =>
@@ -118,7 +118,7 @@ describe('the odds', () => {
   })
 })
 
-test('temperature 0 takes the likeliest, the first of equals, and leaves the random numbers alone', () => {
+test('temperature 0 returns the likeliest token, the first of equals, and draws no random number', () => {
   const never = () => expect.unreachable('a greedy choice draws nothing')
   fc.assert(
     fc.property(anyLogits, (logits) => {
@@ -139,7 +139,7 @@ test('the sampled token is one of the k likeliest', () => {
   )
 })
 
-test('the sampled token is in the nucleus: likelier ones alone have less than topP of the mass', () => {
+test('the sampled token is in the nucleus: the likelier tokens have less than topP of the mass', () => {
   fc.assert(
     fc.property(anyLogits, fc.double({ min: 0.001, max: 0.999, noNaN: true }), anySeed, (logits, topP, seed) => {
       const { id } = sampleToken(logits, { ...neutral, topP }, nothingYet, createRandom(seed))
@@ -157,7 +157,7 @@ test('before minTokens neither the end of turn nor a stop id is sampled', () => 
   expect(ids(2)[2]).toBe(200)
 })
 
-test('the same seed gives the same tokens', () => {
+test('the same seed samples the same tokens', () => {
   fc.assert(
     fc.property(anyLogits, anySeed, (logits, seed) => {
       expect(countsOf(logits, neutral, nothingYet, 20, seed)).toEqual(countsOf(logits, neutral, nothingYet, 20, seed))
@@ -165,7 +165,7 @@ test('the same seed gives the same tokens', () => {
   )
 })
 
-describe('extremes give a token of the vocabulary and numbers that are numbers', () => {
+describe('extreme parameters return a token of the vocabulary and no NaN', () => {
   const extremes: Record<string, Partial<SamplerParams>> = {
     'a huge temperature': { temperature: Number.MAX_VALUE },
     'a tiny temperature': { temperature: 1.1e-5 },
@@ -191,7 +191,7 @@ describe('extremes give a token of the vocabulary and numbers that are numbers',
   })
 })
 
-/** Above these a fair draw lands once in ten thousand runs; seeds are fixed, so a pass stays a pass. */
+/** A correct sampler exceeds these once in ten thousand runs; seeds are fixed, so results are reproducible. */
 const CHI_SQUARE_4 = 23.5
 const CHI_SQUARE_19 = 50
 

@@ -8,7 +8,7 @@ import { Scheduler } from './scheduler.ts'
 
 const VOCABULARY = 50
 const EOS = 0
-/** The model cannot read it. */
+/** Token that makes the forward pass fail. */
 const POISON = 13
 
 const greedy: SamplingParams = {
@@ -33,8 +33,8 @@ const greedy: SamplingParams = {
 }
 
 /**
- * A model whose memory of a token is its id and the size of the pass it was read in, as with a model that quantises, and
- * whose logits depend on all it remembers.
+ * A model whose key-value of a token is its id and the size of the pass that read it, like a model that quantises, and
+ * whose logits depend on all key-values.
  */
 function createFakeModel() {
   const passes: number[][] = []
@@ -86,7 +86,7 @@ function piecesOf(length: number, at = 0): number[] {
 }
 
 /**
- * Lets the scheduler run until it has nothing left to do: reading the longest prompt here takes fewer turns than this.
+ * Runs the scheduler until it is idle: the longest prompt in this file needs fewer turns.
  */
 async function settle(events: readonly TaskEvent[]): Promise<void> {
   for (let quiet = 0, seen = -1; quiet < 300; quiet = events.length === seen ? quiet + 1 : 0) {
@@ -103,7 +103,7 @@ function idsOf(events: readonly TaskEvent[], task: number): number[] {
   return tokensOf(events, task).map((event) => event.token.id)
 }
 
-test('a sequence reads its prompt piece by piece and then its own tokens one by one', async () => {
+test('a sequence reads its prompt in pieces and then its own tokens one by one', async () => {
   const { scheduler, passes, events } = setUp()
   const ids = prompt(2 * CHUNK_TOKENS + 3)
   scheduler.sample(1, request(ids))
@@ -115,12 +115,12 @@ test('a sequence reads its prompt piece by piece and then its own tokens one by 
   expect(tokensOf(events, 1).map((event) => event.isLast)).toEqual([false, false, false, false, true])
 })
 
-test('sequences take turns, and get the tokens they would get alone', async () => {
+test('sequences take turns, and have the same tokens as alone', async () => {
   const together = setUp({ maxActive: 3 })
   for (let task = 1; task <= 6; task++) together.scheduler.sample(task, request(prompt(20, task), { request: task }))
   await settle(together.events)
   const order = together.events.map((event) => event.task)
-  // The first had its first turn before the others came.
+  // The first sequence had its first turn before the others were added.
   expect(order.slice(1, 7)).toEqual([1, 2, 3, 1, 2, 3])
   for (let task = 1; task <= 6; task++) {
     const alone = setUp()
@@ -130,7 +130,7 @@ test('sequences take turns, and get the tokens they would get alone', async () =
   }
 })
 
-test('choices of a request share one reading of the prompt', async () => {
+test('choices of a request read the prompt once', async () => {
   const { scheduler, passes, events } = setUp({ cacheBytes: 0 })
   const sampling = { ...greedy, temperature: 1, maxTokens: 8 }
   for (const task of [1, 2, 3]) scheduler.sample(task, request(prompt(300), { sampling, seed: task }))
@@ -143,7 +143,7 @@ test('choices of a request share one reading of the prompt', async () => {
   expect(idsOf(events, 4)).toEqual(idsOf(events, 1))
 })
 
-test('a cached beginning is not read again and changes no token', async () => {
+test('a cached prefix is not read again and changes no token', async () => {
   const { scheduler, passes, events } = setUp()
   const ids = prompt(2 * CHUNK_TOKENS + 40)
   scheduler.sample(1, request(ids.subarray(0, CHUNK_TOKENS + 20), { request: 1 }))
@@ -161,7 +161,7 @@ test('a cached beginning is not read again and changes no token', async () => {
   expect(tokensOf(fresh.events, 2)[0]).toMatchObject({ cachedTokens: 0 })
 })
 
-test('a sequence stops when its credit is used up, lets others in, and goes on when there is more', async () => {
+test('a sequence without credit pauses, lets other sequences run, and continues with more credit', async () => {
   const { scheduler, events } = setUp({ maxActive: 1 })
   scheduler.sample(1, request(prompt(10), { credit: 2 }))
   scheduler.sample(2, request(prompt(10, 1), { request: 2 }))
@@ -175,7 +175,7 @@ test('a sequence stops when its credit is used up, lets others in, and goes on w
   expect(tokensOf(events, 1).at(-1)).toMatchObject({ isLast: true })
 })
 
-test('a cancelled task is heard of no more, whether waiting, stalled or under way', async () => {
+test('a cancelled task emits no more events, whether it waits, is paused or runs', async () => {
   const { scheduler, passes, events } = setUp({ maxActive: 2 })
   scheduler.sample(1, request(prompt(10), { credit: 1 }))
   scheduler.sample(2, request(prompt(600, 1), { request: 2 }))
@@ -192,7 +192,7 @@ test('a cancelled task is heard of no more, whether waiting, stalled or under wa
   expect(passes.length).toBeLessThanOrEqual(passesBefore + 1)
 })
 
-test('cancelling one choice leaves the others their prompt', async () => {
+test('cancelling one choice does not affect the prompt of the others', async () => {
   const { scheduler, events, passes } = setUp({ cacheBytes: 0 })
   scheduler.sample(1, request(prompt(300)))
   scheduler.sample(2, request(prompt(300)))
@@ -202,7 +202,7 @@ test('cancelling one choice leaves the others their prompt', async () => {
   expect(passes.filter((ids) => ids.length > 1)).toHaveLength(piecesOf(300).filter((size) => size > 1).length)
 })
 
-test('a pass that fails ends its task only', async () => {
+test('a failed pass ends only its task', async () => {
   const { scheduler, events } = setUp()
   scheduler.sample(1, request(Int32Array.of(POISON)))
   scheduler.sample(2, request(prompt(10), { request: 2 }))
@@ -234,7 +234,7 @@ test('a sequence ends with the end of turn, a stop id, or when the context is fu
   for (const task of [1, 2, 3, 4, 5]) expect(tokensOf(events, task).at(-1)).toMatchObject({ isLast: true })
 })
 
-test('scoring gives what sampling reported, however many tokens are read at a time but for quantisation', async () => {
+test('scoring returns the log probabilities of sampling, except for quantisation if several tokens are read at a time', async () => {
   const { scheduler, events } = setUp()
   scheduler.sample(1, request(prompt(150), { sampling: { ...greedy, maxTokens: 9, temperature: 1 } }))
   await settle(events)
@@ -248,7 +248,7 @@ test('scoring gives what sampling reported, however many tokens are read at a ti
   const scoresOf = (task: number) => [...(scored.find((event) => event.task === task)?.logprobs ?? [])]
   expect(scoresOf(2)).toEqual(logprobs)
   expect(scoresOf(3)).toHaveLength(9)
-  // The first follows the same pass; later ones follow passes of another size, and this model shows it.
+  // The first token follows the same pass; later tokens follow passes of another size, which affects this model's logits.
   expect(scoresOf(3)[0]).toBe(logprobs[0])
   expect(scoresOf(3)[4]).not.toBe(logprobs[4])
   expect(scoresOf(4)).toEqual(logprobs.slice(0, 1))
@@ -265,7 +265,7 @@ test('an output bias is part of the weights from the next token on', async () =>
   expect(tokensOf(events, 1)[1]?.token).toMatchObject({ logprob: 0, rank: 0 })
 })
 
-test('close() drops everything and waits for the pass under way', async () => {
+test('close() drops all tasks and waits for the current pass', async () => {
   const { scheduler, events, passes } = setUp()
   for (let task = 1; task <= 4; task++) scheduler.sample(task, request(prompt(500), { request: task }))
   await scheduler.close()

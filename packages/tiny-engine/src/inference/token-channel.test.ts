@@ -3,7 +3,7 @@ import { TokenChannel } from './token-channel.ts'
 
 const token = (id: number) => ({ id, logprob: 0, rank: 0, top: [] })
 
-test('take() gives tokens in order, then the end, again and again', async () => {
+test('take() returns tokens in order, then undefined on every call', async () => {
   const channel = new TokenChannel()
   channel.push(token(1))
   channel.push(token(2))
@@ -25,7 +25,7 @@ test('take() waits for a token, an end or a failure', async () => {
   ])
 })
 
-test('fail() and close() drop what was not read; only the first outcome counts', async () => {
+test('fail() and close() drop unread tokens; only the first outcome counts', async () => {
   const [failed, closed] = [new TokenChannel(), new TokenChannel()]
   failed.push(token(1))
   failed.fail(new Error('first'))

@@ -26,7 +26,7 @@ const sampling: SamplingParams = {
   n: 1,
   topLogprobs: 0,
 }
-/** Five chunks or so, so that beginnings can be shared. */
+/** About five chunks, so that prefixes can be shared. */
 const story = 'The clockmaker opens the case, oils the wheels and listens. '.repeat(24)
 
 let policy: ModelPolicy
@@ -52,13 +52,13 @@ async function generate(content: string, params: Partial<SamplingParams> = {}, f
   return { tokens, ids: tokens.map(({ id }) => id), cachedTokens: generation.cachedTokens }
 }
 
-test('the policy knows its model', () => {
+test('the policy reports the properties of its model', () => {
   expect(policy).toMatchObject({ name: 'minimind2-small', vocabularySize: 6400, maxLength: 32_768, eosId: 2 })
   expect(policy.vocabularySize).toBe(tokenizer.vocabularySize)
   expect(policy.eosId).toBe(tokenizer.eosId)
 })
 
-test('a seed gives the same tokens and logprobs alone and beside seven other requests', async () => {
+test('a seed samples the same tokens and logprobs alone and next to seven other requests', async () => {
   const alone = await generate('What is a clock?', { topLogprobs: 3 })
   const others = Array.from({ length: 7 }, (_, i) => generate(i % 2 === 0 ? story : 'Name a river.', { seed: i }))
   const [beside] = await Promise.all([generate('What is a clock?', { topLogprobs: 3 }), ...others])
@@ -66,13 +66,13 @@ test('a seed gives the same tokens and logprobs alone and beside seven other req
   expect((await generate('What is a clock?', { seed: 43 })).ids).not.toEqual(alone.ids)
 })
 
-test('without a seed every request draws its own', async () => {
+test('without a seed every request has a random seed', async () => {
   const params = { seed: undefined, maxTokens: 20, ignoreEos: true }
   const [one, other] = await Promise.all([generate('Tell me a story.', params), generate('Tell me a story.', params)])
   expect(one.ids).not.toEqual(other.ids)
 })
 
-test('a cached beginning changes nothing, to the last bit', async () => {
+test('a cached prefix changes no bit of the result', async () => {
   await using uncached = await createModelPolicy({ workers: 1, prefixCacheBytes: 0 })
   const params = { maxTokens: 12, topLogprobs: 20, ignoreEos: true }
   const unread = `Once more. ${story}`
@@ -89,7 +89,7 @@ test('a cached beginning changes nothing, to the last bit', async () => {
   expect(third.tokens).toEqual(fresh.tokens)
 })
 
-test('score() gives the logprobs that sampling reported; reading ahead moves them a little', async () => {
+test('score() returns the logprobs of sampling; larger steps change them slightly', async () => {
   const { tokens, ids } = await generate(story, { temperature: 0.8 })
   const reported = Float32Array.from(tokens, ({ logprob }) => logprob)
   const exact = await policy.score(promptOf(story), Int32Array.from(ids))
@@ -108,18 +108,18 @@ test('greedy answers are the likeliest tokens and need no seed', async () => {
   expect((await generate('Hello!', params)).ids).toEqual(ids)
 })
 
-test('the model reads well enough to answer', async () => {
+test('the model answers a simple question', async () => {
   const { ids } = await generate('中国的首都是哪里？', { temperature: 0 })
   expect(tokenizer.decode(ids)).toContain('北京')
 })
 
-test('an end of turn ends an answer and is part of it', async () => {
+test('the end-of-turn token ends an answer and is part of it', async () => {
   const logitBias = new Map([[policy.eosId, 100]])
   expect((await generate('Hello!', { logitBias })).ids).toEqual([policy.eosId])
   expect((await generate('Hello!', { logitBias, ignoreEos: true, maxTokens: 3 })).ids).toHaveLength(3)
 })
 
-test('an output bias moves odds and logprobs alike, also of running requests, and can be taken back', async () => {
+test('an output bias changes probabilities and logprobs alike, also of running requests, and can be removed', async () => {
   const word = tokenizer.encode('clock')[0]!
   const prompt = promptOf('Hello!')
   const [before] = await policy.score(prompt, Int32Array.of(word))
@@ -131,7 +131,7 @@ test('an output bias moves odds and logprobs alike, also of running requests, an
   expect((await policy.score(prompt, Int32Array.of(word)))[0]).toBe(before)
 })
 
-test('some answers do not survive decoding and encoding: ids must be kept, text is not enough', async () => {
+test('decoding and encoding changes the ids of some answers, so ids must be stored', async () => {
   const survives = (ids: readonly number[]) => tokenizer.encode(tokenizer.decode(ids)).join() === ids.join()
   for (let seed = 0; seed < 200; seed++) {
     const { ids } = await generate('你好，讲一个故事。', { seed, ignoreEos: true })
@@ -140,7 +140,7 @@ test('some answers do not survive decoding and encoding: ids must be kept, text 
   expect.unreachable('two hundred answers survived')
 })
 
-test('WebAssembly serves the same way', async () => {
+test('WebAssembly behaves the same way', async () => {
   await using wasm = await createModelPolicy({ workers: 1, backend: 'wasm' })
   expect(wasm.backend).toBe('wasm')
   const [one, same, other] = await Promise.all(

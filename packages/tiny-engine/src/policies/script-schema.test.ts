@@ -13,7 +13,7 @@ function problemsOf(source: unknown): string {
 }
 
 describe('parseScript()', () => {
-  test('reads YAML and fills in defaults', () => {
+  test('parses YAML and applies defaults', () => {
     const script = parseScript(`
 scenarios:
   write-file:
@@ -38,11 +38,11 @@ default: {text: What?}
     expect(script.logprobs).toBe('synthetic')
   })
 
-  test('takes an object as well', () => {
+  test('accepts an object', () => {
     expect(parseScript({ default: { text: 'hi' } }).default?.text).toBe('hi')
   })
 
-  test('names the path of everything that is wrong', () => {
+  test('reports the path of every problem', () => {
     expect(problemsOf({ scenarios: { a: [{ txt: 'x' }] } })).toContain('scenarios.a.0: Unrecognized key: "txt"')
     expect(problemsOf({ order: [{ per_token_ms: -1 }] })).toContain('order.0.per_token_ms:')
     expect(problemsOf({ scenarios: { 'a b': [{ text: '' }] } })).toContain('scenarios.a b:')
@@ -54,19 +54,19 @@ default: {text: What?}
     expect(problemsOf({ scenarios: { a: [] } })).toContain('scenarios.a:')
   })
 
-  test('may play another model than the embedded one, unless that one gives the log probabilities', () => {
+  test('accepts another model than the embedded model, unless the embedded model computes the log probabilities', () => {
     expect(parseScript({}).model).toEqual({ images: false })
     const model = { context_tokens: 200_000, images: true }
     expect(parseScript({ model }).model).toEqual(model)
     expect(problemsOf({ model, logprobs: 'model' })).toContain('model: cannot differ')
   })
 
-  test('says where YAML is broken, and that an empty file is no script', () => {
+  test('reports the position of a YAML error, and rejects an empty file', () => {
     expect(problemsOf('a: [1, 2')).toMatch(/not valid YAML.*line 1/s)
     expect(problemsOf('')).toContain('(top level)')
   })
 
-  test('does not let aliases grow without bounds', () => {
+  test('limits the expansion of aliases', () => {
     const bomb = [
       'a0: &a0 [x]',
       ...Array.from({ length: 12 }, (_, i) => `a${i + 1}: &a${i + 1} [${Array(9).fill(`*a${i}`).join(', ')}]`),
@@ -92,7 +92,7 @@ default: {text: What?}
   })
 })
 
-test('MARKER finds names with dots inside and nonces, and leaves a full stop alone', () => {
+test('MARKER matches names with inner dots and nonces, but not a final full stop', () => {
   const found = [...'See SCRIPT:write-file. Or SCRIPT:a.b_c#run-1, then SCRIPT:x'.matchAll(MARKER)]
   expect(found.map(({ groups }) => [groups?.['name'], groups?.['nonce']])).toEqual([
     ['write-file', undefined],

@@ -68,7 +68,7 @@ function policyOf(script: ScriptInput): Policy {
 }
 
 describe('findPlace()', () => {
-  test('takes the last user message that has a marker and counts the assistant turns after it', () => {
+  test('finds the last user message with a marker and counts the assistant turns after it', () => {
     const messages = [
       user('SCRIPT:a'),
       assistant(),
@@ -81,7 +81,7 @@ describe('findPlace()', () => {
     expect(findPlace({ messages, tools: [] })).toEqual({ scenario: 'b', nonce: '7', turn: 2 })
   })
 
-  test('reads content in parts, and no other role', () => {
+  test('reads content in parts, and ignores other roles', () => {
     expect(
       findPlace({
         messages: [
@@ -114,7 +114,7 @@ describe('chooseStep()', () => {
   })
   const at = (scenario: string, turn: number) => chooseStep(script, { scenario, nonce: '', turn }, () => 0).step
 
-  test('gives the n-th turn, and past the end the last one without calls, or the default', () => {
+  test('returns the n-th turn, and after the end the last turn without calls, or the default', () => {
     expect(at('a', 0).text).toBe('one')
     expect(at('a', 3).tool_calls).toHaveLength(1)
     expect(at('a', 9).text).toBe('two')
@@ -123,7 +123,7 @@ describe('chooseStep()', () => {
     expect(at('constructor', 0).text).toBe('default')
   })
 
-  test('without a marker goes by order of arrival', () => {
+  test('without a marker, returns turns in order of arrival', () => {
     const texts = (repeat: 'last' | 'cycle') =>
       [0, 1, 2, 3].map((number) => chooseStep({ ...script, repeat }, undefined, () => number).step.text)
     expect(texts('last')).toEqual(['first', 'second', 'second', 'second'])
@@ -131,7 +131,7 @@ describe('chooseStep()', () => {
     expect(() => chooseStep({ ...script, repeat: 'error' }, undefined, () => 2)).toThrow('this is request 3')
   })
 
-  test('refuses what it has no turn for', () => {
+  test('rejects a request without a turn', () => {
     const bare = parseScript({ scenarios: { a: [{ text: 'x' }] } })
     expect(() => chooseStep(bare, undefined, () => 0)).toThrow('nothing to say to a request without a marker')
     expect(() => chooseStep(bare, { scenario: 'b', nonce: '', turn: 1 }, () => 0)).toThrow('turn 2 of b')
@@ -139,7 +139,7 @@ describe('chooseStep()', () => {
 })
 
 describe('createScriptPolicy()', () => {
-  test('encodes a turn in canonical form with the end-of-turn id, so that parsing gives the turn back', () => {
+  test('encodes a turn in canonical form with the end-of-turn id, so that parsing returns the turn', () => {
     const text = fc
       .string({ maxLength: 20 })
       .filter((words) => !words.includes('<') && (words === '' || words.trim() !== ''))
@@ -160,7 +160,7 @@ describe('createScriptPolicy()', () => {
         { maxLength: 2 },
       ),
     })
-    // zod leaves members of this name out; a script gives such arguments as a string.
+    // zod drops members of this name; a script writes such arguments as a string.
     const named = turn.filter((step) => !JSON.stringify(step).includes('"__proto__"'))
     return fc.assert(
       fc.asyncProperty(named, async (step) => {
@@ -181,7 +181,7 @@ describe('createScriptPolicy()', () => {
     )
   })
 
-  test('log probabilities depend on the ids before and the id only', async () => {
+  test('log probabilities depend only on the id and the ids before it', async () => {
     const policy = policyOf({ default: { text: 'The same words.' } })
     const once = await play(policy, request([]))
     expect(await play(policy, request([]))).toEqual(once)
@@ -194,7 +194,7 @@ describe('createScriptPolicy()', () => {
     }
   })
 
-  test('the likeliest tokens hold the sampled one, fall, and add up to no more than one', async () => {
+  test('the likeliest tokens contain the sampled token, are in descending order, and sum to at most one', async () => {
     const policy = policyOf({ default: { text: 'A few words to look at.' } })
     for (const topLogprobs of [1, 5, -1]) {
       for (const token of await play(policy, request([], { sampling: { ...sampling, topLogprobs } }))) {
@@ -207,12 +207,12 @@ describe('createScriptPolicy()', () => {
     }
   })
 
-  test('breaks off without an end-of-turn id when it should look cut', async () => {
+  test('ends without an end-of-turn id if the turn is truncated', async () => {
     const tokens = await play(policyOf({ default: { text: 'cut', finish: 'length' } }), request([]))
     expect(tokens.map(({ id }) => id)).toEqual([...tokenizer.encode('cut')])
   })
 
-  test('plays load: that many ordinary tokens, the same every time', async () => {
+  test('generates load: the configured number of ordinary tokens, identical each time', async () => {
     const policy = policyOf({ default: { tokens: 2000 } })
     const ids = (await play(policy, request([]))).map(({ id }) => id)
     expect(ids).toHaveLength(2001)
@@ -221,7 +221,7 @@ describe('createScriptPolicy()', () => {
     expect(new Set(ids).size).toBeGreaterThan(500)
   })
 
-  test('takes faults in turn, each as often as it says, and counts nonces apart', async () => {
+  test('injects faults in order, each the configured number of times, and counts each nonce separately', async () => {
     const policy = policyOf({
       scenarios: {
         a: [
@@ -245,7 +245,7 @@ describe('createScriptPolicy()', () => {
     expect(await faults('SCRIPT:a', 1)).toEqual(['status'])
   })
 
-  test('finds the marker in a prompt that came as ids', async () => {
+  test('finds the marker in a prompt of ids', async () => {
     const policy = policyOf({ scenarios: { a: [{ text: 'one' }, { text: 'two' }] } })
     const prompt =
       '<|im_start|>user\nSCRIPT:a<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n<|im_start|>user\n<tool_response>\nSCRIPT:b\n</tool_response><|im_end|>\n<|im_start|>assistant\n'
@@ -254,7 +254,7 @@ describe('createScriptPolicy()', () => {
     )
   })
 
-  test('waits as it is told, and an abort wakes it', async () => {
+  test('waits for the configured delay, and an abort ends the wait', async () => {
     const policy = policyOf({ default: { text: 'a b c', first_token_ms: 30, per_token_ms: 10 } })
     const before = performance.now()
     const tokens = await play(policy, request([]))
@@ -265,7 +265,7 @@ describe('createScriptPolicy()', () => {
     await expect(play(slow, request([], { signal: controller.signal }))).rejects.toThrow('enough')
   })
 
-  test('asks the model for log probabilities when the script says so', async () => {
+  test('computes log probabilities with the model if the script requests it', async () => {
     const script = parseScript({ default: { text: 'x' }, logprobs: 'model' })
     const policy = createScriptPolicy(script, {
       tokenizer,
@@ -276,7 +276,7 @@ describe('createScriptPolicy()', () => {
   })
 })
 
-test('toTurnText() writes what the chat template would', () => {
+test('toTurnText() returns the text of the chat template', () => {
   expect(
     toTurnText({
       reasoning: 'R',
@@ -294,13 +294,13 @@ test('toTurnText() writes what the chat template would', () => {
   )
 })
 
-test('printArguments() hides a closing tag without changing the value', () => {
+test('printArguments() escapes a closing tag without changing the value', () => {
   const value = { 'k</tool_call>': 'echo </tool_call>' }
   expect(printArguments(value)).not.toContain('</tool_call>')
   expect(JSON.parse(printArguments(value))).toEqual(value)
 })
 
-test('readChatml() reads closed messages and tells results of tools from words of the user', () => {
+test('readChatml() parses closed messages and distinguishes tool results from user messages', () => {
   expect(
     readChatml(
       '<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n<|im_start|>assistant\nop',

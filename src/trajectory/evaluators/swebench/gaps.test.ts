@@ -17,7 +17,7 @@ function read(findings: Finding[], tests = TESTS) {
 }
 
 describe('decidingGaps()', () => {
-  test('names required tests that the log leaves out when nothing else failed', () => {
+  test('lists required tests that are missing in the log if no other test failed', () => {
     const reading = read([
       ['test_add (tests.test_core.CalcTest)', 'PASSED'],
       ['tests/test_core.py::test_old', 'PASSED'],
@@ -25,7 +25,7 @@ describe('decidingGaps()', () => {
     expect(decidingGaps(reading)).toEqual(TESTS.FAIL_TO_PASS)
   })
 
-  test('is empty when a required test failed by name', () => {
+  test('is empty if a required test is reported as failed', () => {
     const reading = read([['tests/test_core.py::test_old', 'FAILED']])
     expect(reading.notReported).toEqual(TESTS.FAIL_TO_PASS)
     expect(decidingGaps(reading)).toEqual([])
@@ -56,11 +56,11 @@ describe('nearestNames()', () => {
     )
   })
 
-  test('gives nothing where nothing is near', () => {
+  test('returns nothing if no name is similar', () => {
     expect(nearestNames('TestSomethingElse/quite/different', reported)).toEqual([])
   })
 
-  test('gives reported names only, and at most as many as asked for', () => {
+  test('returns only reported names, and at most the requested number', () => {
     const names = fc.uniqueArray(fc.string({ minLength: 1, maxLength: 30 }), { maxLength: 20 })
     fc.assert(
       fc.property(names, fc.string(), fc.integer({ min: 0, max: 5 }), (all, wanted, most) => {
@@ -73,13 +73,13 @@ describe('nearestNames()', () => {
   })
 })
 
-test('isReported() takes a name that a dataset cut within its parameters', () => {
+test('isReported() accepts a name that a dataset truncated within its parameters', () => {
   const statuses = toStatusMap([['t.py::test_a[one-two]', 'PASSED']])
   expect(isReported('t.py::test_a[one', statuses)).toBe(true)
   expect(isReported('t.py::test_a[two', statuses)).toBe(false)
 })
 
-test('the report and the error name the missing test and what was reported instead', () => {
+test('the report and the error name the missing test and similar reported tests', () => {
   const reading = read([
     ['test_add (tests.test_core.CalcTest)', 'PASSED'],
     ['tests/test_core.py::test_old', 'PASSED'],

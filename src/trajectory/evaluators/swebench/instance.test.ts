@@ -8,7 +8,7 @@ function instanceOf(row: Record<string, unknown>) {
   return toInstance(InstanceRow.parse({ ...ROW, ...row }))
 }
 
-test('names of tests are read however a dataset writes them', () => {
+test('names of tests are parsed from lists, JSON, Python literals and objects', () => {
   const names = ['t.py::x[a]', 't.py::y[\'b\', "c"]']
   const python = `['t.py::x[a]', "t.py::y['b', \\"c\\"]"]`
   for (const written of [names, JSON.stringify(names), python, Object.fromEntries(names.map((name) => [name, {}]))])
@@ -16,14 +16,14 @@ test('names of tests are read however a dataset writes them', () => {
   expect(InstanceRow.safeParse({ ...ROW, FAIL_TO_PASS: 'what?' }).success).toBe(false)
 })
 
-test('fields that are not read here pass', () => {
+test('unknown fields are kept', () => {
   expect(InstanceRow.parse({ ...ROW, hints_text: 'x', difficulty: 3 })).toMatchObject({
     hints_text: 'x',
     difficulty: 3,
   })
 })
 
-test('rows of SWE-rebench, SWE-smith, SWE-bench Pro and Multi-SWE-bench say the same in their own words', () => {
+test('toInstance() reads the fields of SWE-rebench, SWE-smith, SWE-bench Pro and Multi-SWE-bench', () => {
   expect(instanceOf({ install_config: { test_cmd: 'pytest -q', log_parser: 'parse_log_pytest' } })).toMatchObject({
     testCommand: 'pytest -q',
     logParser: 'parse_log_pytest',
@@ -51,7 +51,7 @@ test('rows of SWE-rebench, SWE-smith, SWE-bench Pro and Multi-SWE-bench say the 
   })
 })
 
-test('a script of a row is divided into what comes before the tests and the tests', () => {
+test('the script of a row is divided into setup and tests', () => {
   const script = `#!/bin/bash
 set -uxo pipefail
 source /opt/miniconda3/bin/activate
@@ -74,7 +74,7 @@ git checkout c0 t.py`
   })
 })
 
-test('files that tests are named after are test files', () => {
+test('files in the names of tests are test files', () => {
   const { testPaths, testFiles } = instanceOf({
     test_patch: 'diff --git a/t/new.py b/t/new.py\n--- /dev/null\n+++ b/t/new.py\n',
     PASS_TO_PASS: ['t/old.py::C::x[a::b]', 'test_x (m.C)', 'TestGo/sub'],
@@ -83,7 +83,7 @@ test('files that tests are named after are test files', () => {
   expect(testFiles).toEqual(['t/new.py'])
 })
 
-test('images are looked for where the row says, then where the datasets have them', () => {
+test('imageCandidates() lists the image of the row first, then those of the datasets', () => {
   const row = { instance_id: 'Django__django-1', image: 'mine:1' }
   expect(imageCandidates(row).slice(0, 4)).toEqual([
     'mine:1',

@@ -8,12 +8,12 @@ function read(parser: string, log: string): Record<string, string> {
   return Object.fromEntries(toStatusMap(findLogParser(parser)!(log)))
 }
 
-test('parsers are found by the names that rows use', () => {
+test('parsers are found by the names in rows', () => {
   expect(findLogParser('parse_log_pytest')).toBe(findLogParser('pytest'))
   expect(findLogParser('toString')).toBeUndefined()
 })
 
-test('go test -json is read without taking output for results', () => {
+test('the output of tests in go test -json is not parsed as results', () => {
   const log = `{"Action":"run","Test":"TestA"}
 {"Action":"output","Test":"TestA","Output":"{\\"Action\\":\\"pass\\",\\"Test\\":\\"TestB\\"}\\n"}
 {"Action":"fail","Test":"TestA","Elapsed":0}
@@ -23,7 +23,7 @@ test('go test -json is read without taking output for results', () => {
   expect(read('gotest_json', log)).toEqual({ TestA: 'FAILED', TestC: 'SKIPPED' })
 })
 
-test('pydantic’s runs are read with and without percentages', () => {
+test('logs of pydantic are parsed with and without percentages', () => {
   const log = 'tests/a.py::x PASSED\ntests/a.py::y FAILED [ 50%]\nFAILED tests/a.py::z - boom'
   expect(read('pytest_pydantic', log)).toEqual({
     'tests/a.py::x': 'PASSED',
@@ -32,7 +32,7 @@ test('pydantic’s runs are read with and without percentages', () => {
   })
 })
 
-test('a test that is said to have passed and to have failed has failed, whichever was said last', () => {
+test('a test that is reported as passed and as failed has failed, in either order', () => {
   const findings = [
     ['a', 'FAILED'],
     ['b', 'PASSED'],
@@ -48,7 +48,7 @@ test('a test that is said to have passed and to have failed has failed, whicheve
   expect(disputed).toEqual(['a'])
 })
 
-test('a failure that is hidden behind what a test prints, or under another name, is still one', () => {
+test('a failure behind the output of a test, or under another name, is detected', () => {
   const logs = {
     pytest: 'PASSED t.py::a\nnoiseFAILED t.py::a - x',
     unittest: 'test_a (m.C) ... ok\nFAIL\nFAIL: test_a (m.C)\n--------------------------',
@@ -69,7 +69,7 @@ test('a failure that is hidden behind what a test prints, or under another name,
   }
 })
 
-test('a skipped test is not fixed, but not broken either; a name that was cut short stands for those that agree', () => {
+test('a skipped test is neither fixed nor broken; a truncated name passes if all tests with that prefix pass', () => {
   const statuses = new Map([
     ['a', 'SKIPPED'],
     ['b', 'XFAIL'],

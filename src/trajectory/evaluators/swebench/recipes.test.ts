@@ -14,7 +14,7 @@ function patchOf(...paths: string[]): string {
   return paths.map((path) => `diff --git a/${path} b/${path}\n`).join('')
 }
 
-test('the repositories of SWE-bench and SWE-Gym are run as their harnesses run them', () => {
+test('repositories of SWE-bench and SWE-Gym have the commands of their harnesses', () => {
   const commandOf = (repo: string, version: string, ...paths: string[]) =>
     recipeOf({ repo, version, test_patch: patchOf(...paths) }).whole
   expect(commandOf('django/django', '3.0', 'tests/a/tests.py', 'tests/a/b/test_c.py', 'tests/a/x.json')).toBe(
@@ -34,7 +34,7 @@ test('the repositories of SWE-bench and SWE-Gym are run as their harnesses run t
   expect(recipeOf(mypy).whole).toBe("pytest -n0 -rA -k 'testA or testB'")
 })
 
-test('settings go before the row, the row before the table, and a script names its own tests', () => {
+test('settings take precedence over the row, the row over the table, and a script names its own tests', () => {
   const row = { repo: 'django/django', version: '3.0', test_patch: patchOf('tests/t.py'), test_cmd: 'pytest' }
   expect(recipeOf(row, { test_cmd: 'tox {tests} -q', log_parser: 'pytest_v2' }).whole).toBe('tox tests/t.py -q')
   expect(recipeOf(row).whole).toBe('pytest tests/t.py')
@@ -48,7 +48,7 @@ test('settings go before the row, the row before the table, and a script names i
   )
 })
 
-test('runners are told by their commands', () => {
+test('detectRunner() recognises runners by their commands', () => {
   const commands = {
     'python -m pytest -rA': 'pytest',
     'npx vitest run --reporter=verbose': 'vitest',
@@ -63,7 +63,7 @@ test('runners are told by their commands', () => {
   for (const [command, runner] of Object.entries(commands)) expect(detectRunner(command), command).toBe(runner)
 })
 
-test('a filter of go test lets the tests of ours through', () => {
+test('withCanaries() adds the canaries to the filter of go test', () => {
   const canaries = [{ nonce: 'abc', file: 'x_test.go' }]
   expect(withCanaries('go test -v ./p -run "^TestA"', 'go', canaries)).toBe("go test -v ./p -run '(^TestA)|^Test_abc$'")
   expect(withCanaries('go test -run=TestA ./p', 'go', canaries)).toBe("go test -run='(TestA)|^Test_abc$' ./p")

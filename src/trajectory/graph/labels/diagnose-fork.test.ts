@@ -24,12 +24,12 @@ const first: ToyCall = {
 }
 const shelf = result('red, green and blue things lie about')
 
-/** Goes on from `first` with what the harness made of its answer. */
+/** Continues `first` with the answer as the harness sent it back. */
 function next(echo = first.answer, more: Partial<ToyCall> = {}): ToyCall {
   return { id: 'two', messages: [...task, echo, shelf], tools, answer: says('Done.'), ...more }
 }
 
-test('a prompt that begins with what was read and written is exact, and is not looked into', () => {
+test('a prompt that begins with an earlier prompt and its answer is exact, and its request is not parsed', () => {
   const graph = toyGraph([first, next()], {
     ...blindReader,
     readRequest: () => {
@@ -40,7 +40,7 @@ test('a prompt that begins with what was read and written is exact, and is not l
 })
 
 describe('a changed answer', () => {
-  test('re-printed arguments are named, with the number of the message as people count', () => {
+  test('reports re-printed arguments with the number of the message, counted from 1', () => {
     const graph = toyGraph([first, next(says('I look.', { calls: [call('bash', '{ "a": 1 }')] }))])
     expect(edgeLine(graph, 'two')).toBe(
       'edited-history one: message 3 (assistant): the arguments of bash came back re-printed',
@@ -60,7 +60,7 @@ describe('a changed answer', () => {
     expect(edgeLine(toyGraph([first, next(echo)]), 'two')).toBe(`edited-history one: message 3 (assistant): ${what}`)
   })
 
-  test('an answer that was left out', () => {
+  test('an omitted answer is an edited history', () => {
     const graph = toyGraph([
       { ...first, answer: says('Hm.') },
       { ...next(), messages: [...task, user('Please go on.')] },
@@ -70,7 +70,7 @@ describe('a changed answer', () => {
     )
   })
 
-  test('one that was cut short is a truncated turn', () => {
+  test('an answer at the token limit is a truncated turn', () => {
     const cut = { ...first, sampled: 'I look.[bash {"a": 1', choice: { finishReason: 'length' as const } }
     expect(edgeLine(toyGraph([cut, next()]), 'two')).toBe(
       'truncated-turn one: message 3 (assistant): the answer was cut at the token limit',
@@ -85,7 +85,7 @@ describe('a changed answer', () => {
   })
 })
 
-test('a call that the gateway had removed from its memory', () => {
+test('a fork from a call that the gateway has evicted is "forgotten"', () => {
   const graph = toyGraph([
     { ...first, sampled: 'I ~ook.[bash {"a":1}]$' },
     next(first.answer, { turn: { forced: { begins: 'forgotten' } } }),
@@ -97,13 +97,13 @@ describe('reasoning', () => {
   const answer = says('I look.', { reasoning: 'where to begin', calls: first.answer.toolCalls })
   const thinking: ToyCall = { ...first, answer }
 
-  test('that the harness did not send back', () => {
+  test('is stripped if the harness does not send it back', () => {
     expect(edgeLine(toyGraph([thinking, next()]), 'two')).toBe(
       'reasoning-stripped one: message 3 (assistant): the harness did not send the reasoning back',
     )
   })
 
-  test('that the chat template leaves out', () => {
+  test('is stripped if the chat template omits it', () => {
     const stripped = next(answer, { prompt: render([...task, first.answer, shelf], tools) })
     const detail = 'message 3 (assistant): the chat template leaves the reasoning out'
     expect(edgeLine(toyGraph([thinking, stripped]), 'two')).toBe(`reasoning-stripped one: ${detail}`)
@@ -111,7 +111,7 @@ describe('reasoning', () => {
     expect(edgeLine(toyGraph([thinking, noted]), 'two')).toBe(`reasoning-stripped one: ${detail}`)
   })
 
-  test('an edited answer is an edited history, though the template drops the reasoning of an earlier turn too', () => {
+  test('an edited answer is an edited history, even if the template also omits the reasoning of an earlier turn', () => {
     const second = next(answer, { answer: says('All is in order.') })
     const edited = [...second.messages, says('Nothing is in order.'), user('And the door?')]
     const bare = edited.map((message) => (message === answer ? first.answer : message))
@@ -121,7 +121,7 @@ describe('reasoning', () => {
     )
   })
 
-  test('white space that was changed is an edited history where the gateway noted one', () => {
+  test('changed white space is an edited history if the gateway recorded an edited history', () => {
     const trimmed = says('I look. ', { calls: first.answer.toolCalls })
     const noted = next(trimmed, { turn: { forced: { begins: 'edited-history' } } })
     expect(edgeLine(toyGraph([thinking, noted]), 'two')).toBe(
@@ -129,7 +129,7 @@ describe('reasoning', () => {
     )
   })
 
-  test('that came back changed in an older turn is an edited history, whether the template keeps it or not', () => {
+  test('that was changed in an older turn is an edited history, whether or not the template keeps it', () => {
     const second = next(answer, { answer: says('All is in order.') })
     const changed = says('I look.', { reasoning: 'where to end', calls: first.answer.toolCalls })
     const messages = [...task, changed, shelf, second.answer, user('And the door?')]
@@ -142,7 +142,7 @@ describe('reasoning', () => {
     }
   })
 
-  test('of an earlier turn, which a template leaves out once the user speaks again', () => {
+  test('of an earlier turn is stripped if the template omits it after the next user message', () => {
     const second = next(answer, { answer: says('All is in order.') })
     const messages = [...second.messages, second.answer, user('And the door?')]
     const bare = messages.map((message) => (message === answer ? first.answer : message))
@@ -162,20 +162,20 @@ describe('a changed setting', () => {
     [['write', 'bash'], 'the tools come in another order'],
     [['bash', 'w', 'x', 'y', 'z'], 'tools w, x, y and 1 more were added; tool write was taken away'],
     [[], 'all 2 tools were taken away'],
-  ])('of tools: %j', (changed, detail) => {
+  ])('reports changed tools: %j', (changed, detail) => {
     expect(edgeLine(toyGraph([first, next(first.answer, { tools: changed })]), 'two')).toBe(
       `tools-changed one: ${detail}`,
     )
   })
 
-  test('of the system prompt', () => {
+  test('reports a changed system prompt', () => {
     const messages = [system('You are quick.'), ...next().messages.slice(1)]
     expect(edgeLine(toyGraph([first, next(first.answer, { messages })]), 'two')).toBe(
       'edited-history one: the system prompt was changed',
     )
   })
 
-  test('finds the deepest call of the conversation, not the one that shares most tokens', () => {
+  test('finds the deepest call of the conversation, not the call with the most common tokens', () => {
     const second = next()
     const other: ToyCall = {
       id: 'other',
@@ -189,14 +189,14 @@ describe('a changed setting', () => {
   })
 })
 
-test('a template that does not repeat what it puts in front of an answer', () => {
+test('reports a template that does not repeat its text before an answer', () => {
   const prompt = `${render(task, tools)}()`
   expect(edgeLine(toyGraph([{ ...first, prompt }, next()]), 'two')).toBe(
     'template-moves one: message 3 (assistant): what the chat template puts in front of an answer is not repeated',
   )
 })
 
-test('a template that writes the same messages differently', () => {
+test('reports a template that renders the same messages differently', () => {
   const prompt = `!${render(next().messages, tools)}`
   expect(edgeLine(toyGraph([first, next(first.answer, { prompt })]), 'two')).toBe(
     'template-moves one: the same messages are written differently from token 1 on',
@@ -204,9 +204,9 @@ test('a template that writes the same messages differently', () => {
 })
 
 describe('a changed history', () => {
-  const asked = [...task, user('The lamp is on the left.'), user('Begin where you like.')]
-  const start: ToyCall = { ...first, messages: asked }
-  const [rules, plea, lamp, like] = asked as [Message, Message, Message, Message]
+  const history = [...task, user('The lamp is on the left.'), user('Begin where you like.')]
+  const start: ToyCall = { ...first, messages: history }
+  const [rules, plea, lamp, like] = history as [Message, Message, Message, Message]
 
   test.each([
     [[rules, plea, user('Left.'), like], 'message 3 (user): the text was shortened from 24 to 5 characters'],
@@ -218,7 +218,7 @@ describe('a changed history', () => {
     expect(edgeLine(graph, 'two')).toBe(`edited-history one: ${detail}`)
   })
 
-  test('behind an older answer leaves the prompt a literal continuation of that', () => {
+  test('after an older answer leaves the prompt an exact continuation of that answer', () => {
     const messages = [...task, first.answer, result('red'), says('Done.'), user('And now?')]
     const graph = toyGraph([first, next(), { id: 'three', messages, tools, answer: says('So.') }])
     expect(edgeLine(graph, 'three')).toBe('exact one')
@@ -242,44 +242,44 @@ describe('compaction', () => {
     expect(edgeLine(graph, 'fresh')).toBe('compaction sum: message 2 is a summary of the conversation before')
   })
 
-  test('takes only what the harness takes out of the answer', () => {
+  test('matches only the part of the answer that the harness extracts', () => {
     const answer = says(`<analysis>long thoughts</analysis><summary>${summary}</summary>`)
     const graph = toyGraph([first, next(), { ...sum, answer }, fresh(`So far: ${summary}`)])
     expect(edgeLine(graph, 'fresh')).toMatch(/^compaction sum/)
   })
 
-  test('is known by its mark when no recorded call wrote the summary', () => {
+  test('is recognised by its mark if no recorded call wrote the summary', () => {
     const graph = toyGraph([first, next(), fresh(`<summary>${summary}</summary>`)])
     expect(edgeLine(graph, 'fresh')).toBe(
       'compaction two: message 2 is a summary of the conversation before, which no recorded call wrote',
     )
   })
 
-  test('is not what a second agent does that is told the first one’s answer', () => {
+  test('does not include a second agent that receives the answer of the first', () => {
     const headers = (agent: string): Partial<ToyCall> => ({ turn: { headers: { 'x-claude-code-agent-id': agent } } })
     const graph = toyGraph([first, next(), { ...sum, ...headers('a') }, { ...fresh(summary), ...headers('b') }])
     expect(edgeLine(graph, 'fresh')).toBe('new-conversation')
   })
 })
 
-describe('a beginning', () => {
+describe('the start of a conversation', () => {
   test('shares no more than the system prompt', () => {
     const other: ToyCall = { ...first, id: 'other', messages: [task[0]!, user('Please sweep the floor.')] }
     expect(edgeLine(toyGraph([first, next(), other]), 'other')).toBe('new-conversation')
   })
 
-  test('asked again is a beginning again; a fork asked again is that fork', () => {
+  test('is a start again when retried; a retried fork is the same fork', () => {
     const forkedAgain = next(says('I look.'))
     const graph = toyGraph([first, { ...first, id: 'again' }, forkedAgain, { ...forkedAgain, id: 'three' }])
     expect(edgeLine(graph, 'again')).toBe('first-call')
     expect(nodeOf(graph, 'three').edge).toBe(nodeOf(graph, 'two').edge)
   })
 
-  test('asked again after the conversation went on is still a beginning', () => {
+  test('is still a start when retried after the conversation continued', () => {
     expect(edgeLine(toyGraph([first, next(), { ...first, id: 'again' }]), 'again')).toBe('first-call')
   })
 
-  test('asked again with a remark, because nothing had come', () => {
+  test('is an edited history when retried with a remark after an empty answer', () => {
     const empty = { ...first, answer: says('') }
     const remark = { ...next(), messages: [task[0]!, user('Please sort the shelves.', ' You said nothing.')] }
     expect(edgeLine(toyGraph([empty, remark]), 'two')).toBe(
@@ -288,7 +288,7 @@ describe('a beginning', () => {
     expect(edgeLine(toyGraph([first, remark]), 'two')).toBe('new-conversation')
   })
 
-  test('by another agent that is shown the history', () => {
+  test('may be a request of another agent that contains the history', () => {
     const messages = [system('You keep notes.'), ...next().messages.slice(1)]
     expect(edgeLine(toyGraph([first, next(first.answer, { messages, tools: ['note'] })]), 'two')).toBe(
       'new-conversation',
@@ -296,15 +296,15 @@ describe('a beginning', () => {
   })
 })
 
-describe('requests that cannot be read', () => {
-  test('are told apart by how far the tokens go together', () => {
+describe('requests that cannot be parsed', () => {
+  test('are distinguished by the length of their common prefix', () => {
     const other: ToyCall = { ...first, id: 'other', messages: [task[0]!, user('Please sweep the floor of the shop.')] }
     const graph = toyGraph([first, next(says('I look.')), other], blindReader)
     expect(edgeLine(graph, 'two')).toMatch(/^unknown one: the prompt goes along with an earlier call for \d+ tokens/)
     expect(edgeLine(graph, 'other')).toBe('new-conversation')
   })
 
-  test('take what the gateway noted', () => {
+  test('have the reason that the gateway recorded', () => {
     const noted = (begins: string): ToyCall => next(says('I look.'), { turn: { forced: { begins } } })
     expect(edgeLine(toyGraph([first, noted('template-moves')], blindReader), 'two')).toMatch(/^template-moves one/)
     expect(edgeLine(toyGraph([first, noted('foreign-turn')], blindReader), 'two')).toMatch(/^edited-history one/)
@@ -312,7 +312,7 @@ describe('requests that cannot be read', () => {
   })
 })
 
-test('a history whose end came back changed still begins literally with an older call, and says what was passed over', () => {
+test('a history with a changed end continues an older call exactly, and reports the call that it does not continue', () => {
   const second = next(first.answer, { answer: says('More.', { reasoning: 'Let me see.' }) })
   const third: ToyCall = {
     id: 'three',

@@ -54,7 +54,7 @@ function evidence(calls: readonly ToyCall[], id: string): string {
   return nodeOf(toyGraph(calls), id).evidence.join('; ')
 }
 
-test('one conversation is main, and its requests are not read', () => {
+test('a single conversation is main, and its requests are not parsed', () => {
   const reader = {
     ...blindReader,
     readRequest: () => {
@@ -78,11 +78,11 @@ describe('sub-agents', () => {
     ['x-parent-session-id', 'ses', 'subagent'],
     ['x-codex-parent-thread-id', 'th', 'subagent'],
     ['x-openai-subagent', 'collab_spawn', 'subagent'],
-    // No header leaves a call out of training: a program in the sandbox can send any.
+    // No header excludes a call from training: a program in the sandbox can send any header.
     ['x-openai-subagent', 'compact', 'main'],
     ['x-openai-subagent', 'memory_consolidation', 'main'],
     ['x-codex-turn-metadata', '{"request_kind":"compaction"}', 'main'],
-  ])('are known by what the harness says: %s: %s', (header, value, label) => {
+  ])('are recognised by headers of the harness: %s: %s', (header, value, label) => {
     const marked = {
       ...one,
       id: 'marked',
@@ -94,8 +94,8 @@ describe('sub-agents', () => {
   })
 
   test('have other instructions and tools if no tool call started them', () => {
-    const stranger = { ...child, messages: [system('You run errands.'), user('Count the red ones.')] }
-    expect(labels([one, stranger, two])).toEqual({ one: 'main', child: 'subagent', two: 'main' })
+    const unrelated = { ...child, messages: [system('You run errands.'), user('Count the red ones.')] }
+    expect(labels([one, unrelated, two])).toEqual({ one: 'main', child: 'subagent', two: 'main' })
   })
 
   test('are not the second conversation of the main agent', () => {
@@ -123,14 +123,14 @@ describe('side calls', () => {
     )
   })
 
-  test('are not the work of an agent that answers in text, beside a conversation with tools', () => {
+  test('do not include an agent that answers in text next to a conversation with tools', () => {
     const chat: ToyCall = { id: 'chat', messages: task, answer: says('$ curl the gateway') }
     const forged: ToyCall = { id: 'forged', messages: [user('Say hi.')], tools: ['bash'], answer: says('hi') }
     const more: ToyCall = { id: 'more', messages: [...task, chat.answer, user('output: hi')], answer: says('Done.') }
     expect(labels([chat, forged, more])).toEqual({ chat: 'subagent', forged: 'main', more: 'subagent' })
   })
 
-  test('may be the work of a tool, such as a search', () => {
+  test('may be calls of a tool, such as a search', () => {
     const search = { ...title, messages: [user(errand)] }
     expect(labels([one, search, two])).toEqual({ one: 'main', title: 'side-call', two: 'main' })
   })
@@ -181,7 +181,7 @@ describe('compaction', () => {
 })
 
 describe('compaction instructions', () => {
-  const asked = (text: string): ToyCall => ({
+  const summaryCall = (text: string): ToyCall => ({
     id: 'sum',
     messages: [...two.messages, two.answer, user(text)],
     tools,
@@ -194,8 +194,8 @@ describe('compaction instructions', () => {
     ['Gemini CLI', 'First, reason in your scratchpad. Then, generate the <state_snapshot>.'],
     ['Qwen Code', 'Do not call tools. First, reason. Then, produce the <state_snapshot> XML.'],
     ['pi', 'Create a structured context checkpoint summary for another model.'],
-  ])('%s: a call with its instruction is a compaction, whatever became of the answer', (harness, text) => {
-    const calls = [one, two, asked(text)]
+  ])('%s: a call with its instruction is a compaction, even if no call uses the answer', (harness, text) => {
+    const calls = [one, two, summaryCall(text)]
     expect(labels(calls)).toEqual({ one: 'main', two: 'main', sum: 'compaction' })
     expect(evidence(calls, 'sum')).toBe(`its instruction is the one by which ${harness} compacts`)
   })
@@ -207,14 +207,14 @@ describe('compaction instructions', () => {
       'Gemini CLI',
       'You are a specialized component for distilling chat history into a structured XML <state_snapshot>.',
     ],
-  ])('%s: also as the system prompt of a call of its own', (harness, text) => {
-    const sum: ToyCall = { ...asked(''), messages: [system(text), user('user: sort the shelves')], tools: [] }
+  ])('%s: also as the system prompt of a separate call', (harness, text) => {
+    const sum: ToyCall = { ...summaryCall(''), messages: [system(text), user('user: sort the shelves')], tools: [] }
     expect(labels([one, two, sum])).toEqual({ one: 'main', two: 'main', sum: 'compaction' })
     expect(evidence([one, two, sum], 'sum')).toContain(harness)
   })
 
   test('both calls of Gemini CLI are compactions: the summary and its review', () => {
-    const first = asked('Then, generate the <state_snapshot>.')
+    const first = summaryCall('Then, generate the <state_snapshot>.')
     const review: ToyCall = {
       ...first,
       id: 'review',
@@ -228,7 +228,7 @@ describe('compaction instructions', () => {
     })
   })
 
-  test('words of an instruction that a command printed take no call of an ongoing conversation out', () => {
+  test('an instruction in the output of a command excludes no call of an ongoing conversation', () => {
     const printed = user('$ cat notes\nThen, generate the <state_snapshot>. produce the <state_snapshot> XML')
     const calls: ToyCall[] = [{ id: 'call-0', messages: task, tools: [], answer: says('cat notes') }]
     for (let i = 1; i < 6; i += 1) {
@@ -236,12 +236,12 @@ describe('compaction instructions', () => {
       const messages = [...before.messages, before.answer, printed]
       calls.push({ id: `call-${i}`, messages, tools: [], answer: says(`step ${i}: cat notes`) })
     }
-    // Only a call and its review at the very end look like a compaction that nothing came of.
+    // Only the last call and its review look like a compaction whose summary was not used.
     expect(Object.values(labels(calls))).toEqual(['main', 'main', 'main', 'main', 'compaction', 'compaction'])
   })
 
   test('a conversation about such instructions is not a compaction', () => {
-    const chat = asked('What does <state_snapshot> mean in a context summarization?')
+    const chat = summaryCall('What does <state_snapshot> mean in a context summarization?')
     expect(labels([one, two, chat])).toMatchObject({ sum: 'main' })
     const after: ToyCall = { ...one, messages: [rules, user('<state_snapshot>Nine boxes.</state_snapshot>')] }
     expect(labels([after])).toEqual({ one: 'main' })
@@ -273,7 +273,7 @@ describe('retries', () => {
     expect(labels([empty, remark])).toEqual({ one: 'retry', remark: 'main' })
   })
 
-  test('the harness may say it', () => {
+  test('are recognised by retryOf', () => {
     const other = { ...one, id: 'other', prompt: 'written in another way', turn: { retryOf: 'one' } }
     expect(labels([one, other])).toEqual({ one: 'retry', other: 'main' })
   })
@@ -326,7 +326,7 @@ describe('abandoned answers', () => {
     answer: says(`To ${text}: yes.`),
   })
 
-  test('are not continued, although the conversation is', () => {
+  test('are answers that no call continues although the conversation continues', () => {
     expect(labels([one, two, third('left', 'Shut the door.'), third('taken', 'Open it.')])).toMatchObject({
       left: 'abandoned',
       taken: 'main',
@@ -341,7 +341,7 @@ describe('abandoned answers', () => {
     })
   })
 
-  test('an answer that stands in a later history, though something before it was changed, is none', () => {
+  test('an answer in a later history is not abandoned, even if a message before it was changed', () => {
     const messages = [...task, one.answer, result('Nine.'), two.answer, user('Thanks.')]
     expect(labels([one, two, { id: 'three', messages, tools, answer: says('So.') }])).toEqual({
       one: 'main',
@@ -350,7 +350,7 @@ describe('abandoned answers', () => {
     })
   })
 
-  test('nor is one that came back changed', () => {
+  test('an answer that was sent back changed is not abandoned', () => {
     const messages = [...two.messages, says('Nine boxes.'), user('Thanks.')]
     expect(
       labels([

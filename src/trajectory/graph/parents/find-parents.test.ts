@@ -6,7 +6,7 @@ import { buildGraph } from '../build-graph.ts'
 import { findParents, type ParentRef, type TokenCall } from './find-parents.ts'
 import { commonTokens, NearestCall } from './nearest-call.ts'
 
-/** Two different tokens and short prompts, so that nearly every prompt begins with some other call by chance. */
+/** Two different tokens and short prompts, so that nearly every prompt begins with another call by chance. */
 const ids = (limits: { minLength?: number; maxLength: number }): fc.Arbitrary<Int32Array> =>
   fc.int32Array({ min: 1, max: 2, ...limits })
 const calls: fc.Arbitrary<TokenCall[]> = fc.array(
@@ -17,7 +17,7 @@ const calls: fc.Arbitrary<TokenCall[]> = fc.array(
   { maxLength: 60 },
 )
 
-test('findParents() finds the longest prompt and answer that each prompt begins with, by comparison and by hash', () => {
+test('findParents() finds the longest prompt and answer that are a prefix of each prompt, by comparison and by hash', () => {
   fc.assert(
     fc.property(calls, (list) => {
       expect(findParents(list).map(inOrder)).toEqual(
@@ -45,7 +45,7 @@ function inOrder(refs: readonly ParentRef[]): ParentRef[] {
   return refs.toSorted((a, b) => a.call - b.call || a.choice - b.choice)
 }
 
-test('the graph of a random session has the parents that comparing every pair of calls gives', () => {
+test('the parents in the graph of a random session are those found by comparing every pair of calls', () => {
   fc.assert(
     fc.property(trialOf(toyWorld, 12), ({ session, reader }) => {
       const { nodes } = buildGraph(session, reader)
@@ -63,9 +63,9 @@ test('the graph of a random session has the parents that comparing every pair of
   )
 })
 
-test('NearestCall finds the call that shares the longest beginning, across blocks of its index', () => {
+test('NearestCall finds the call with the longest common prefix, across blocks of its index', () => {
   const sequence = fc.record({
-    // How much of a common text it begins with, and what follows.
+    // The length of the common prefix, and the tokens after it.
     common: fc.nat(600),
     rest: ids({ maxLength: 20 }),
     answer: ids({ minLength: 1, maxLength: 5 }),

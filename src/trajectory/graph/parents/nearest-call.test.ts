@@ -3,7 +3,7 @@ import { expect, test } from 'vitest'
 import { commonTokens, NearestCall } from './nearest-call.ts'
 
 test('find() returns the latest call with the longest common prefix, for any number of calls', () => {
-  // Around two blocks of the index, with few ways on, so that there are many equals.
+  // Lengths around two blocks of the index, and few different continuations, so that ties are frequent.
   const sequence = fc.record({
     same: fc.integer({ min: 120, max: 260 }),
     rest: fc.int32Array({ min: 1, max: 2, maxLength: 6 }),

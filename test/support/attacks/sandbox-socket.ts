@@ -5,7 +5,7 @@ import { holderOf } from './holder.ts'
 
 const OK = /^HTTP\/1\.1 200 /m
 
-/** A Perl program that opens connections to the door; `$host`, `$port` and `connect_door()` are there. */
+/** Returns a Perl command with `$host`, `$port` and `connect_door()`, which connects to the sandbox socket. */
 function perl(program: string): string {
   const open = String.raw`use Socket; my ($host, $port) = split /:/, $ENV{AT};
 sub connect_door { socket(my $s, PF_INET, SOCK_STREAM, 0) or die; connect($s, sockaddr_in($port, inet_aton($host))) or return; $s }
@@ -13,7 +13,7 @@ $SIG{PIPE} = "IGNORE";`
   return `AT="$at" BASE="$base" perl -e '${open}\n${program}'`
 }
 
-export const doorAttacks: readonly Attack[] = raid(
+export const socketAttacks: readonly Attack[] = raid(
   'door',
   { task: () => ({ evaluator: { strategy: 'session_completed' }, timeout_seconds: 120 }) },
   [
@@ -222,7 +222,7 @@ print "held ", scalar(@held), "\n"`)}
 ask after | status`,
       holds(printed, { session }) {
         expect(printed).toMatch(OK)
-        // The whole raid: the session ended by itself, and its record is complete.
+        // After all attacks of this session: it ended normally, and its record is complete.
         expectGraded(session)
         expect(session.outcome).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
       },
