@@ -73,7 +73,7 @@ Exit codes are those the CLI has against its own provider.
 
 ## In a sandbox
 
-\`basic\` again, from the harness's bundle, mounted read-only, with no network: all there is to talk to is the door to its own
+\`basic\` again, from the harness's bundle, mounted read-only, without a network: the only connection is the socket to its own
 session. Nothing is installed in the sandbox.
 
 ${renderTable(

@@ -344,6 +344,9 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
     const nothing = await polar(cwd, 'task', 'ls', '--server', 'http://127.0.0.1:9')
     expect([nothing.code, nothing.stderr]).toEqual([3, expect.stringMatching(/server\.unreachable/)])
     const missing = await polar(cwd, 'task', 'show', 'nobody')
-    expect([missing.code, missing.stderr]).toEqual([1, expect.stringMatching(/Task nobody does not exist.*polar task ls/)])
+    expect([missing.code, missing.stderr]).toEqual([
+      1,
+      expect.stringMatching(/Task nobody does not exist.*polar task ls/),
+    ])
   })
 })
