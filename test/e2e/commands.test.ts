@@ -309,7 +309,7 @@ else
         3,
         expect.stringMatching(/is for another host name: use that name/),
       ])
-      expect([plain.code, plain.stderr]).toEqual([3, expect.stringMatching(/begins with https:\/\//)])
+      expect([plain.code, plain.stderr]).toEqual([3, expect.stringMatching(/starts with https:\/\//)])
     })
 
     test('after kill -9 of one server, the node and a waiting trainer continue with the other server', async () => {

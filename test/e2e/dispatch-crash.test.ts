@@ -91,7 +91,7 @@ test('a directory that is in use cannot be opened again, and the error names the
   expect(first.kind).toBe('embedded')
   await expect(openDatabase({ dir })).rejects.toMatchObject({
     code: 'store.unavailable',
-    message: expect.stringContaining(`process ${process.pid}`),
+    message: expect.stringContaining(`Process ${process.pid}`),
   })
 })
 

@@ -114,7 +114,7 @@ describe.each([
     const suggested = polar('drift', session, '--suggest', '--to', file)
     expect([suggested.status, suggested.stdout]).toEqual([0, ''])
     expect(suggested.stderr).toMatch(/histories that extend an earlier one +0 of 3 +3 of 3/)
-    expect(suggested.stderr).toMatch(/go on token by token +0 of 3 +3 of 3/)
+    expect(suggested.stderr).toMatch(/continue token by token +0 of 3 +3 of 3/)
     expect(suggested.stderr).toContain(`polar record --quirks ${file}`)
     expect(polar('drift', session, '--suggest', '--to', file)).toMatchObject({ status: 2 })
 

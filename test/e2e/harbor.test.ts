@@ -222,7 +222,9 @@ test('the tests receive the variables of the evaluator and of the task, with sec
   const config = { env: { A: 'plain', B: '${KEY}', C: '${NONE:-else}', D: 'task' } }
   const { evidence } = await grade(context, `echo "$A $B $C $D"; ${writeReward('1')}`, config, { env: { D: 'order' } })
   expect(evidence.get('verifier-stdout.log')?.toString()).toBe('plain a secret else order\n')
-  await expect(grade(context, writeReward('1'), { env: { X: '${NONE}' } })).rejects.toThrow('The tests want NONE')
+  await expect(grade(context, writeReward('1'), { env: { X: '${NONE}' } })).rejects.toThrow(
+    'The tests need the variables NONE',
+  )
 })
 
 test('the paths and the command of the tests can be configured', async (context) => {
