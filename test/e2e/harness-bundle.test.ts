@@ -38,7 +38,7 @@ test('polar harness install converts an installation to a bundle, and check find
   })
   expect(polar('install', 'pi')).toMatchObject({ status: 0, stderr: expect.stringContaining('converted to a bundle') })
   expect(polar('check')).toMatchObject({ status: 0, stdout: `pi ${pi.package.version}: intact, starts\n` })
-  expect(polar('install', 'pi')).toMatchObject({ status: 0, stderr: expect.stringContaining('is here already') })
+  expect(polar('install', 'pi')).toMatchObject({ status: 0, stderr: expect.stringContaining('already installed') })
   const [row] = (JSON.parse(polar('ls', '--json').stdout) as { name: string }[]).filter(({ name }) => name === 'pi')
   expect(row).toMatchObject({
     state: 'bundle',
