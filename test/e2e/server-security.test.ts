@@ -493,7 +493,9 @@ describe('invalid bodies', { timeout: 120_000 }, () => {
           headers: { 'content-type': type },
         })
         const what = `${name} ${Buffer.from(body).toString('utf8').slice(0, 300)}: ${answer.text.slice(0, 300)}`
-        expect(answer.status, what).toBeLessThan(500)
+        // A random body may be a valid task that no node of this test can run, which the server answers with 503.
+        const isUnrunnable = answer.status === 503 && answer.text.includes('"request.no-node"')
+        if (!isUnrunnable) expect(answer.status, what).toBeLessThan(500)
         expectNoLeak(answer.text, what)
         if (answer.status >= 400) expectPlainError(answer, what)
       }),
