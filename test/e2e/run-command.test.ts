@@ -73,7 +73,7 @@ describe('polar run', { timeout: 120_000 }, () => {
       runtime: { prepare: [upload] },
       evaluator: { strategy: 'command' },
     })
-    const other = await write('module.yaml', { ...task, evaluator: { strategy: '../support/grade.ts' } })
+    const other = await write('module.yaml', { ...task, evaluator: { strategy: './grade.ts' } })
     await writeFile(join(dir, 'grade.ts'), 'export const evaluator = {}')
     const { code, stderr } = await polar('run', one, other, '--out', 'none', '--engine-url', 'http://127.0.0.1:1')
     expect(code).toBe(2)
