@@ -5,7 +5,7 @@ import { EngineHttp } from '../gateway/upstreams/wire/engine-http.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { SessionRecord } from '../model/session.ts'
 import type { TokenDecoder } from '../trajectory/attribute-context.ts'
-import { loadTinyEngine } from './tiny-engine.ts'
+import { findTinyModel } from './tiny-engine.ts'
 
 export const TOKENIZER_FLAG = {
   type: 'string',
@@ -44,8 +44,8 @@ export async function openTokenSource(
 
 /** Undefined if the tiny engine is not installed. */
 export async function loadTinyVocabulary(): Promise<TokenDecoder | undefined> {
-  const engine = await loadTinyEngine().catch(() => undefined)
-  return engine === undefined ? undefined : loadVocabulary(engine.embeddedModelFolder())
+  const folder = await findTinyModel()
+  return folder === undefined ? undefined : loadVocabulary(folder)
 }
 
 /** Whether the tiny engine, whose tokenizer and template are built in, answered the calls of this session. */

@@ -50,8 +50,7 @@ export const up = defineCommand({
     const logger = createLogger(config.log, out)
     let state = 'Starting: database and server…'
     using screen = createScreen(() => [`  ${state}`], flags.json ? QUIET : process.stderr)
-    const stops = new DisposableStack()
-    using _stops = stops
+    using stops = new DisposableStack()
     // Before the server is open, nothing is running and a signal ends the process at once: creating a database cannot be cancelled.
     let stop: StopSignals | undefined
     const opened = await openAll(loaded, {
