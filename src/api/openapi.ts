@@ -62,6 +62,7 @@ const MEANINGS: Readonly<Record<number, string>> = {
   422: 'The request is invalid; `detail` lists all problems.',
   429: 'A quota is exceeded; `Retry-After` contains the time to wait.',
   503: 'Temporarily unavailable; `Retry-After` may contain the time to wait.',
+  504: 'Some nodes have not confirmed in time.',
 }
 
 /** Renders the route table as an OpenAPI 3.1 document. */

@@ -39,7 +39,7 @@ export type AnswerBody =
   | { kind: 'bytes' }
 
 /** Error statuses of a route; 400, 401, 403, 413, 415, 422 and 503 are implied. */
-export type ErrorStatus = 404 | 409 | 416 | 429
+export type ErrorStatus = 404 | 409 | 416 | 429 | 504
 
 /** One endpoint: the source of its validation, client and OpenAPI entry. Contains no implementation. */
 export interface Route {
@@ -48,7 +48,7 @@ export interface Route {
   path: `/${string}`
   /** `nvidia`: path, fields and values are NVIDIA Polar's, and its clients must work. */
   origin: 'nvidia' | 'polar'
-  tag: 'tasks' | 'sessions' | 'nodes' | 'leases' | 'uploads' | 'callbacks' | 'server'
+  tag: 'tasks' | 'sessions' | 'nodes' | 'leases' | 'uploads' | 'policy' | 'callbacks' | 'server'
   summary: string
   description?: string
   scopes: readonly Scope[]

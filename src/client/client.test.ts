@@ -89,15 +89,16 @@ async function collectGarbage(): Promise<void> {
 describe('createClient()', () => {
   test('sends its token, and returns the response', async () => {
     const policies: unknown[] = []
+    const applied = { change: 1, paused: false, mode: 'drain' as const, nodes: [] }
     const listener = mount({
       putPolicy: async ({ body, caller }) => {
         policies.push([body, caller])
-        return { version: body.version }
+        return { ...applied, version: body.version }
       },
     })
     const { client } = await connect(listener, { token: 's3cret' })
-    expect(await client.putPolicy({ body: { version: 3 } })).toEqual({ version: 3 })
-    expect(policies).toEqual([[{ version: 3 }, 'Bearer s3cret']])
+    expect(await client.putPolicy({ body: { version: 3 } })).toEqual({ ...applied, version: 3 })
+    expect(policies).toEqual([[{ version: 3, resume: false, timeout_seconds: 120 }, 'Bearer s3cret']])
   })
 
   test('sends the strict header, and one idempotency key with all tries of a submit', async () => {

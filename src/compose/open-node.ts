@@ -19,6 +19,7 @@ import { runtimes } from '../node/sandbox/runtimes/index.ts'
 import { sessionsFolder } from '../node/session/session-folder.ts'
 import type { StageWidths } from '../node/session/stages.ts'
 import { machineMemory, defaultMemoryMb } from '../node/sandbox/default-memory.ts'
+import type { PolicyGateway } from '../node/server-link/policy-link.ts'
 import { findLabels } from '../node/server-link/find-labels.ts'
 import { WarmImages } from '../node/server-link/warm-images.ts'
 import { createBuilder } from '../trajectory/create-builder.ts'
@@ -70,7 +71,7 @@ export interface NodeChoice {
 export interface OpenNode extends AsyncDisposable {
   node: SessionNode
   /** The gateway process. */
-  gateway: { readonly url: string }
+  gateway: PolicyGateway & { readonly url: string }
   runtimes: OpenRuntimes
   /** The runtime of tasks that name none. */
   runtime: string

@@ -127,6 +127,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       {
         client: createClient({ baseUrl: choice.server.url, token: choice.server.token }),
         node: opened.node,
+        gateway: opened.gateway,
         nodeId,
         registration: {
           gateway_url: opened.gateway.url,

@@ -117,6 +117,7 @@ const TABLE = {
   'server.unreachable': ['infrastructure', 'retry', 503, 'The rollout server did not answer completely.'],
   'server.failed': ['infrastructure', 'retry', 502, 'The server or a proxy answered with an error without details.'],
   'server.bad-answer': ['infrastructure', 'final', 502, 'The answer does not match the API of the rollout server.'],
+  'server.unconfirmed': ['infrastructure', 'final', 504, 'Some nodes have not confirmed a pause or a version in time.'],
   'store.unavailable': ['infrastructure', 'retry', 500, 'The log could not be written; the session is incomplete.'],
   'store.corrupt': ['infrastructure', 'final', 500, 'A stored record is damaged.'],
   'store.newer-schema': ['caller', 'final', 500, 'The record was written by a newer version of Polar.'],

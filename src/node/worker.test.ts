@@ -5,7 +5,7 @@ import fc from 'fast-check'
 import pino from 'pino'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { FakeClock } from '../../test/support/fake-clock.ts'
-import { FakeNode, settleWithDisk, type FakeLife } from '../../test/support/worker-node.ts'
+import { FakeGateway, FakeNode, settleWithDisk, type FakeLife } from '../../test/support/worker-node.ts'
 import { WorkerServer, type Fault } from '../../test/support/worker-server.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import { Worker, type WorkerOptions } from './worker.ts'
@@ -26,6 +26,7 @@ class World {
   readonly server = new WorkerServer(this.clock, { leaseMs: LEASE_MS })
   readonly dir = join(scratch, `world-${worlds++}`)
   lifeOf: (order: SessionOrder) => FakeLife = () => QUICK
+  readonly gateway = new FakeGateway(this.clock)
   life = { isDead: false }
   node = this.#createNode()
   worker: Worker | undefined
@@ -51,6 +52,7 @@ class World {
     const started = Worker.start({
       client: this.server.connect(this.life),
       node: this.node,
+      gateway: this.gateway,
       nodeId: 'node-1',
       registration: {
         gateway_url: 'http://127.0.0.1:1',
@@ -113,6 +115,59 @@ test('a worker runs every leased session, delivers it once, and leaves no files'
   // Two in the init stage or waiting for it, one ready, two running.
   expect(world.node.most).toBeLessThanOrEqual(5)
   expect(world.server.requests.at(-1)).toBe('POST /nodes/node-1/leave')
+})
+
+test('a worker applies the policy state before it leases sessions, and confirms each later state', async () => {
+  const world = new World()
+  const { server, gateway } = world
+  server.setPolicy({ change: 4, version: 7, paused: true, mode: 'hold' })
+  gateway.failures = 2
+  let atFirstSession: string[] | undefined
+  world.lifeOf = () => {
+    atFirstSession ??= [...gateway.changes]
+    return QUICK
+  }
+  server.submit('a')
+  await world.start()
+  await world.until(() => server.isDone && server.confirmed !== undefined, 'the session is done')
+  expect(atFirstSession).toEqual(['pause', '7'])
+  expect(server.confirmed).toEqual({ change: 4, version: 7, in_flight: 0 })
+  server.setPolicy({ change: 5, version: 8, paused: false, mode: 'hold' })
+  await world.until(() => server.confirmed?.change === 5, 'the state is confirmed')
+  expect(gateway.changes.slice(2)).toEqual(['8', 'resume'])
+  await world.end()
+})
+
+test('a draining gateway is confirmed when its calls have ended', async () => {
+  const world = new World()
+  const { server, gateway } = world
+  server.setPolicy({ change: 0, version: null, paused: false, mode: 'drain' })
+  gateway.inFlight = 3
+  await world.start()
+  server.setPolicy({ change: 1, version: null, paused: true, mode: 'drain' })
+  await world.until(() => server.confirmed?.change === 1, 'the state is confirmed')
+  expect(server.confirmed).toEqual({ change: 1, version: null, in_flight: 3 })
+  gateway.inFlight = 0
+  await world.until(() => server.confirmed?.in_flight === 0, 'the calls have ended')
+  expect(gateway.changes).toEqual(['resume', 'pause'])
+  await world.end()
+})
+
+test('a paused node stays paused while the server is unreachable, and applies the state afterwards', async () => {
+  const world = new World()
+  const { server, gateway } = world
+  server.setPolicy({ change: 1, version: 1, paused: true, mode: 'drain' })
+  await world.start()
+  server.isAway = true
+  await world.clock.advance(3 * LEASE_MS)
+  expect(gateway.changes).toEqual(['pause', '1'])
+  // Another database: its counter is lower, and the node must join again.
+  server.node = undefined
+  server.policy = { change: 0, version: 2, paused: false, mode: 'drain' }
+  server.isAway = false
+  await world.until(() => gateway.changes.includes('resume'), 'the state is applied')
+  expect(gateway.changes.slice(2)).toEqual(['2', 'resume'])
+  await world.end()
 })
 
 test('a cancelled session is stopped at the next renewal, and its result is not delivered', async () => {

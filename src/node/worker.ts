@@ -13,6 +13,7 @@ import { HeldSessions } from './server-link/held-sessions.ts'
 import { countCapacity, type LeaseCapacity } from './server-link/lease-capacity.ts'
 import { loadFinished } from './server-link/load-finished.ts'
 import { Membership } from './server-link/membership.ts'
+import { PolicyLink, type PolicyGateway } from './server-link/policy-link.ts'
 import { RetentionPolicy, UploadPolicy } from './server-link/policies.ts'
 import { RenewalClock } from './server-link/renewal-clock.ts'
 import { LEAVE_MS, ServerClient } from './server-link/server-client.ts'
@@ -22,6 +23,8 @@ export interface WorkerOptions {
   client: WorkerClient
   /** Must be started with `recovery: 'report'`. The caller disposes of the node after the worker. */
   node: WorkerNode
+  /** The gateway of the node, which applies the server's policy state. */
+  gateway: PolicyGateway
   nodeId: string
   registration: Omit<NodeRegistrationRequest, 'node_id'>
   /** Labels of the node, which sessions may require; see `findLabels`. */
@@ -83,6 +86,7 @@ export class Worker implements AsyncDisposable {
   readonly #random: () => number
   readonly #server: ServerClient
   readonly #membership: Membership
+  readonly #policy: PolicyLink
   readonly #sessions: HeldSessions
   readonly #disk: FreeDisk
   readonly #failurePause: FailurePause
@@ -134,15 +138,25 @@ export class Worker implements AsyncDisposable {
         if (this.#sessions.has(held)) this.#renewals.changed(held)
       },
     })
+    this.#policy = new PolicyLink({
+      server: this.#server,
+      gateway: options.gateway,
+      onError: (error) => this.#rejoinIfNeeded(error),
+      retry: RETRY,
+      clock,
+      random: this.#random,
+      logger,
+    })
     this.#membership = new Membership({
       server: this.#server,
       about: { ...options.registration, labels: [...options.labels], version: options.version },
       held: () => this.#sessions.held,
-      onJoined: ({ lease_ms, max_part_bytes, outcomes }) => {
+      onJoined: async ({ lease_ms, max_part_bytes, outcomes, policy }, signal) => {
         this.#leaseMs = lease_ms
         this.#sessions.limitParts(max_part_bytes)
         this.#renewals.every(lease_ms / 3)
         this.#sessions.applyRenewals(outcomes)
+        await this.#policy.join(policy, signal)
       },
       retry: RETRY,
       clock,
@@ -190,7 +204,7 @@ export class Worker implements AsyncDisposable {
     for (const outcome of finished) this.#sessions.deliver(outcome)
     await this.#sessions.sweep().catch(() => {})
     this.#leaseLoop = this.#leaseSessions()
-    this.#loops = Promise.all([this.#leaseLoop, this.#renewLeases()])
+    this.#loops = Promise.all([this.#leaseLoop, this.#renewLeases(), this.#policy.run(this.#stop.signal)])
   }
 
   async #leaseSessions(): Promise<void> {

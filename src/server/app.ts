@@ -13,6 +13,7 @@ import { eventHandlers } from './routes/events.ts'
 import { leaseHandlers } from './routes/leases.ts'
 import { nodeHandlers } from './routes/nodes.ts'
 import { policyHandlers } from './routes/policy.ts'
+import { quotaHandlers } from './routes/quotas.ts'
 import { sessionHandlers } from './routes/sessions.ts'
 import { statusHandlers } from './routes/status.ts'
 import { taskResultHandlers } from './routes/task-results.ts'
@@ -38,6 +39,7 @@ export function createApp(deps: ServerDeps, { access, checkAnswers }: AppOptions
     ...completionHandlers(deps),
     ...eventHandlers(deps),
     ...policyHandlers(deps),
+    ...quotaHandlers(deps),
     ...callbackHandlers(deps),
     ...statusHandlers(deps),
   }

@@ -22,6 +22,8 @@ export interface ServerDeps {
   taskChanges: KeyedNotifier
   /** Notifies a task id only when the task itself may have ended, so that its waiters need not read every session's end. */
   taskEnds: KeyedNotifier
+  /** Notifies `state` when the policy state may have changed, and `nodes` when nodes may have confirmed it. */
+  policyNotices: KeyedNotifier
   leaseQueue: LeaseQueue
   longPolls: LongPolls
   checker: ResultChecker

@@ -85,6 +85,7 @@ export class RolloutServer implements AsyncDisposable {
     const feed = parts.use(await EventFeed.start({ ...dispatch.events, clock, logger }))
     const taskChanges = new KeyedNotifier(clock)
     const taskEnds = new KeyedNotifier(clock)
+    const policyNotices = new KeyedNotifier(clock)
     const leaseQueue = new LeaseQueue({
       lease: (nodeId, request) => dispatch.lease(nodeId, request),
       clock,
@@ -96,7 +97,7 @@ export class RolloutServer implements AsyncDisposable {
     const callbacks = parts.use(
       startCallbacks(callbackOptions, { dispatch, openTaskResult: openResult, clock, logger }),
     )
-    parts.defer(await connectNotifications(dispatch, { leaseQueue, taskChanges, taskEnds, feed, callbacks }))
+    parts.defer(await connectNotifications(dispatch, { leaseQueue, taskChanges, taskEnds, policyNotices, feed, callbacks }))
 
     const closing = new AbortController()
     const longPolls = new LongPolls(closing.signal)
@@ -106,6 +107,7 @@ export class RolloutServer implements AsyncDisposable {
       feed,
       taskChanges,
       taskEnds,
+      policyNotices,
       leaseQueue,
       longPolls,
       checker: parts.use(createResultChecker()),
@@ -145,6 +147,7 @@ interface Notified {
   leaseQueue: LeaseQueue
   taskChanges: KeyedNotifier
   taskEnds: KeyedNotifier
+  policyNotices: KeyedNotifier
   feed: EventFeed
   callbacks: CallbackSender
 }
@@ -152,9 +155,12 @@ interface Notified {
 /** Passes notifications of the database, and so of any server that shares it, to everything in this server that waits. */
 async function connectNotifications(
   dispatch: Dispatch,
-  { leaseQueue, taskChanges, taskEnds, feed, callbacks }: Notified,
+  { leaseQueue, taskChanges, taskEnds, policyNotices, feed, callbacks }: Notified,
 ): Promise<() => Promise<void>> {
   const stopWork = await dispatch.onWork(() => leaseQueue.notify())
+  const stopPolicy = await dispatch.onPolicy((notice) =>
+    notice === 'all' ? policyNotices.notifyAll() : policyNotices.notify(notice),
+  )
   const stopChanges = dispatch.onTaskChange((taskIds, kind) => {
     feed.notify()
     if (taskIds === 'all') taskChanges.notifyAll()
@@ -166,6 +172,7 @@ async function connectNotifications(
   })
   return async () => {
     stopChanges()
+    await stopPolicy()
     await stopWork()
   }
 }

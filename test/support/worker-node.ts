@@ -8,6 +8,7 @@ import type { SessionStatus } from '../../src/model/session.ts'
 import type { RunningSession } from '../../src/node/node.ts'
 import { pastFolder, SessionFolder, sessionsFolder } from '../../src/node/session/session-folder.ts'
 import { renderResult } from '../../src/node/session/session-result.ts'
+import type { PolicyGateway } from '../../src/node/server-link/policy-link.ts'
 import type { WorkerNode } from '../../src/node/server-link/worker-node.ts'
 import type { FakeClock } from './fake-clock.ts'
 
@@ -16,6 +17,42 @@ export interface FakeLife {
   waitMs: number
   runMs: number
   ending: 'ok' | 'spoilt' | 'failed'
+}
+
+/** A gateway that records what was set. */
+export class FakeGateway implements PolicyGateway {
+  readonly changes: string[] = []
+  inFlight = 0
+  /** Calls that the gateway rejects, as while its process restarts. */
+  failures = 0
+  readonly #clock: FakeClock
+
+  constructor(clock: FakeClock) {
+    this.#clock = clock
+  }
+
+  async pause(drainTimeoutMs: number): Promise<boolean> {
+    if (drainTimeoutMs === 0) this.#change('pause')
+    else if (this.inFlight > 0) await new Promise<void>((resolve) => this.#clock.after(drainTimeoutMs, resolve))
+    return this.inFlight === 0
+  }
+
+  async resume(): Promise<void> {
+    this.#change('resume')
+  }
+
+  async setWeightVersion(version: string): Promise<void> {
+    this.#change(version)
+  }
+
+  async status(): ReturnType<PolicyGateway['status']> {
+    return { paused: false, inFlight: this.inFlight, sessions: 0, weightVersion: undefined }
+  }
+
+  #change(what: string): void {
+    if (this.failures-- > 0) throw new RolloutError('session.gateway-lost', 'The gateway process is restarting.')
+    this.changes.push(what)
+  }
 }
 
 /** A node whose sessions take the configured time, and write the same files as those of a real node. */

@@ -5,6 +5,7 @@ import { routes } from '../../src/api/routes/index.ts'
 import { createClientOf } from '../../src/client/client.ts'
 import type { Clock } from '../../src/lib/async/clock.ts'
 import { failureClasses, RolloutError } from '../../src/model/failure.ts'
+import type { PolicyState } from '../../src/model/policy.ts'
 import { TaskRequest } from '../../src/model/task.ts'
 import type { WorkerClient } from '../../src/node/server-link/worker-node.ts'
 
@@ -13,6 +14,7 @@ const table = {
   joinNode: routes.joinNode,
   leaseSessions: routes.leaseSessions,
   renewLeases: routes.renewLeases,
+  pollPolicy: routes.pollPolicy,
   completeSession: routes.completeSession,
   releaseLeases: routes.releaseLeases,
   drainNode: routes.drainNode,
@@ -80,6 +82,10 @@ export class WorkerServer {
   poisoned = new Set<string>()
   /** Larger results are uploaded. */
   inlineBytes: number | undefined = 64 * 1024
+  /** Absent: the server has no policy state. */
+  policy: PolicyState | undefined
+  /** The latest confirmation of the node. */
+  confirmed: { change: number; version: number | null; in_flight: number } | undefined
   readonly #clock: Clock
   readonly #leaseMs: number
   readonly #uploads = new Map<string, Upload>()
@@ -121,6 +127,7 @@ export class WorkerServer {
             lease_ms: this.#leaseMs,
             outcomes: body.holding.map((lease) => this.#renewed(lease)),
             max_part_bytes: 1024,
+            policy: this.policy,
             ...(this.inlineBytes !== undefined && { max_inline_bytes: this.inlineBytes }),
           }
         },
@@ -151,6 +158,12 @@ export class WorkerServer {
         renewLeases: async ({ params, body }) => {
           this.#assertNode(params.node_id, body.boot_id)
           return { outcomes: body.renewals.map((lease) => this.#renewed(lease)), draining: this.isDraining }
+        },
+        pollPolicy: async ({ params, body: { boot_id, wait, ...confirmed }, signal }) => {
+          this.#assertNode(params.node_id, boot_id)
+          this.confirmed = confirmed
+          if (this.policy!.change <= confirmed.change) await this.#untilWork(wait * 1000, signal)
+          return this.policy!
         },
         completeSession: async ({ body: { outcome, result: inline, result_upload_id: uploadId, artifacts } }) => {
           const session = this.sessions.get(outcome.sessionId)
@@ -254,6 +267,11 @@ export class WorkerServer {
       random: () => 0.5,
       fetch: (request, { signal }) => this.#fetch(request, signal ?? request.signal, nodeProcess),
     })
+  }
+
+  setPolicy(policy: PolicyState): void {
+    this.policy = policy
+    this.#wake()
   }
 
   submit(...ids: string[]): void {

@@ -35,6 +35,7 @@ export class WorkerStack implements AsyncDisposable {
           fetch: (request, { signal }) => fetch(request, { signal: line.during(signal) }),
         }),
         node: stack.node,
+        gateway: stack.opened.gateway,
         nodeId,
         registration: {
           gateway_url: stack.opened.gateway.url,

@@ -123,7 +123,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   async advancePolicy(version: number): Promise<void> {
     for (;;) {
       const answer = await this.thread.do('policy', 0, async () => {
-        await this.#dispatch!.advancePolicy(version)
+        await this.#dispatch!.changePolicy({ version })
         await this.#noticeEnded()
       })
       if (answer !== undefined) return

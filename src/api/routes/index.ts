@@ -1,5 +1,6 @@
 import { leaseRoutes } from './lease-routes.ts'
 import { nodeRoutes } from './node-routes.ts'
+import { policyRoutes } from './policy-routes.ts'
 import { serverRoutes } from './server-routes.ts'
 import { sessionRoutes } from './session-routes.ts'
 import { taskRoutes } from './task-routes.ts'
@@ -15,6 +16,7 @@ export const routes = {
   ...nodeRoutes,
   ...leaseRoutes,
   ...uploadRoutes,
+  ...policyRoutes,
   ...serverRoutes,
 }
 export type Routes = typeof routes

@@ -2,6 +2,7 @@ import * as z from 'zod'
 import { arrayOf } from '../../lib/json/list-of.ts'
 import { SessionId } from '../../model/ids.ts'
 import { NodeRegistrationRequest, NodeStageMetrics } from '../../model/node.ts'
+import { PolicyState } from '../../model/policy.ts'
 import { SessionOrder } from '../../model/session-order.ts'
 import { SessionOutcome } from '../../model/session-outcome.ts'
 import { SessionStatus } from '../../model/session.ts'
@@ -31,7 +32,7 @@ const Acceptance = z.object({
 })
 
 /** Identifies a process: if two processes join as the same node, requests of the first are rejected (409). */
-const BootId = z.string().min(1).max(128)
+export const BootId = z.string().min(1).max(128)
 const byProcess = { boot_id: BootId.optional().describe('The boot id of the join request. Absent: not checked.') }
 
 /** Limit on a compressed result that is sent inline in the completion request. */
@@ -92,6 +93,9 @@ export const leaseRoutes = {
             .describe(
               'Size limit of a result that is sent inline in `complete`. Absent: inline results are not accepted.',
             ),
+          policy: PolicyState.optional().describe(
+            'The node applies it before it leases sessions. Absent: the server has no policy state.',
+          ),
         }),
         z.object({
           kind: z.literal('taken'),
@@ -109,6 +113,7 @@ export const leaseRoutes = {
         outcomes: [],
         max_part_bytes: 8 * MIB,
         max_inline_bytes: MAX_INLINE_BYTES,
+        policy: { change: 12, version: 8, paused: false, mode: 'drain' },
       },
     },
   }),

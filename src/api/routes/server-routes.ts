@@ -43,8 +43,6 @@ const Quota = z.strictObject({
 const QuotaUse = z.object({ ...Quota.shape, token: z.string(), queued_sessions: Count, running_sessions: Count })
 const TokenName = z.string().regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be the name of a token')
 
-const Policy = z.object({ version: Count })
-
 export const serverRoutes = {
   getHealth: route({
     method: 'get',
@@ -106,32 +104,6 @@ export const serverRoutes = {
     }),
     answer: { kind: 'sse', schema: ServerEvent },
     isIdempotent: true,
-  }),
-  getPolicy: route({
-    method: 'get',
-    path: '/policy',
-    origin: 'polar',
-    tag: 'server',
-    summary: 'Get the current policy version.',
-    scopes: ['read', 'trainer', 'node'],
-    answer: json(Policy),
-    isIdempotent: true,
-    examples: { answer: { version: 7 } },
-  }),
-  putPolicy: route({
-    method: 'put',
-    path: '/policy',
-    origin: 'polar',
-    tag: 'server',
-    summary: 'Set the policy version that the engines serve; cancels stale tasks.',
-    description:
-      'The version never decreases: an older one has no effect, and the response holds the current version. Tokens are not ' +
-      'stamped with it, as `warnings` states: the weight version of a token is set by the gateway of each node.',
-    scopes: ['trainer'],
-    body: jsonBody(z.strictObject({ version: Count })),
-    answer: json(Policy.extend({ warnings: z.array(z.string()).optional() })),
-    isIdempotent: true,
-    examples: { body: { version: 8 }, answer: { version: 8, warnings: ['No token is stamped with this version.'] } },
   }),
   listQuotas: route({
     method: 'get',

@@ -18,7 +18,7 @@ export interface MembershipOptions {
   /** Returns the leases that the node holds now. */
   held: () => readonly HeldLease[]
   /** Called each time the node has joined. */
-  onJoined: (joined: Joined) => void
+  onJoined: (joined: Joined, signal: AbortSignal) => Promise<void>
   retry: { baseMs: number; maxMs: number }
   clock: Clock
   random: () => number
@@ -84,7 +84,7 @@ export class Membership {
       throw new RolloutError('request.stale', 'Another process has joined with the same node id.')
     }
     this.#hasJoined = true
-    onJoined(answer)
+    await onJoined(answer, signal)
   }
 }
 

@@ -14,7 +14,7 @@ export type Renewed = Awaited<ReturnType<WorkerClient['renewLeases']>>['outcomes
 
 type Lease = Pick<HeldLease, 'sessionId' | 'attempt'>
 
-/** How long the server may hold a lease request until a session is available. */
+/** How long the server may hold a request until a session is available or the policy state changes. */
 const LONG_POLL_SECONDS = 30
 const REQUEST_MS = 30_000
 /** Time limit for one part of a result over a slow connection. */
@@ -81,6 +81,23 @@ export class ServerClient {
     const renewals = leases.slice(0, MAX_LEASES).map((held) => toRenewal(held, progressOf))
     const body = { renewals, metrics, boot_id: this.#bootId }
     return this.#request(ms, (signal) => this.#client.renewLeases({ ...this.#node, body, signal }))
+  }
+
+  /** Confirms what the gateway has applied, and returns the current state; with `isLong`, once it changes. */
+  pollPolicy({
+    change,
+    version,
+    inFlight,
+    isLong,
+  }: {
+    change: number
+    version: number | null
+    inFlight: number
+    isLong: boolean
+  }) {
+    const wait = isLong ? LONG_POLL_SECONDS : 0
+    const body = { boot_id: this.#bootId, change, version, in_flight: inFlight, wait }
+    return this.#request(wait * 1000 + REQUEST_MS, (signal) => this.#client.pollPolicy({ ...this.#node, body, signal }))
   }
 
   /** Whether the server still waits for this attempt of this node. Rejects if the server gives no answer. */

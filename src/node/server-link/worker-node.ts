@@ -13,6 +13,7 @@ export type WorkerClient = Pick<
   | 'joinNode'
   | 'leaseSessions'
   | 'renewLeases'
+  | 'pollPolicy'
   | 'completeSession'
   | 'releaseLeases'
   | 'drainNode'

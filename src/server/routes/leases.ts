@@ -1,9 +1,9 @@
 import { MIB } from '../../api/route.ts'
 import { MAX_INLINE_BYTES } from '../../api/routes/lease-routes.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { Lease, LeaseResponse, NodeMembership, RenewalOutcome } from '../../store/dispatch/port.ts'
+import type { Lease, LeaseResponse, RenewalOutcome } from '../../store/dispatch/port.ts'
 import type { ServerDeps, Some } from '../deps.ts'
-import { noNode } from './request-errors.ts'
+import { assertMember, noNode, replaced } from './request-errors.ts'
 import { toNodeInfo } from './views.ts'
 
 type LeaseRoutes = 'joinNode' | 'leaseSessions' | 'renewLeases' | 'releaseLeases' | 'leaveNode'
@@ -34,6 +34,7 @@ export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
         outcomes: joined.outcomes.map(toOutcome),
         max_part_bytes: PART_BYTES,
         max_inline_bytes: MAX_INLINE_BYTES,
+        policy: await dispatch.policy.get(),
       }
     },
     async leaseSessions({ params, body, signal }) {
@@ -78,23 +79,6 @@ async function releaseUndelivered(
   const leases = orders.map(({ order: { sessionId, attempt } }) => ({ sessionId, attempt }))
   await dispatch.release(nodeId, leases)
   throw new RolloutError('request.client-gone', `Node ${nodeId} disconnected before the response.`)
-}
-
-function assertMember(nodeId: string, membership: NodeMembership): void {
-  switch (membership) {
-    case 'member':
-    case 'draining':
-      return
-    case 'unknown':
-      throw noNode(nodeId)
-    case 'replaced':
-      throw replaced(nodeId)
-  }
-}
-
-function replaced(nodeId: string): RolloutError {
-  const message = `Another process has joined as node ${nodeId}; stop this process, or give it another node id.`
-  return new RolloutError('request.stale', message)
 }
 
 function toLease({ session_id, attempt }: { session_id: string; attempt: number }): Lease {

@@ -1,4 +1,5 @@
 import { RolloutError } from '../../model/failure.ts'
+import type { NodeMembership } from '../../store/dispatch/port.ts'
 
 export function noTask(taskId: string): RolloutError {
   return new RolloutError('request.not-found', `Task ${JSON.stringify(taskId)} does not exist on this server.`)
@@ -10,6 +11,23 @@ export function noSession(sessionId: string): RolloutError {
 
 export function noNode(nodeId: string): RolloutError {
   return new RolloutError('request.not-found', `Node ${nodeId} does not exist; it must join first.`)
+}
+
+export function assertMember(nodeId: string, membership: NodeMembership): void {
+  switch (membership) {
+    case 'member':
+    case 'draining':
+      return
+    case 'unknown':
+      throw noNode(nodeId)
+    case 'replaced':
+      throw replaced(nodeId)
+  }
+}
+
+export function replaced(nodeId: string): RolloutError {
+  const message = `Another process has joined as node ${nodeId}; stop this process, or give it another node id.`
+  return new RolloutError('request.stale', message)
 }
 
 export function noUpload(uploadId: string): RolloutError {

@@ -154,6 +154,14 @@ const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
     `create index tasks_to_clear on tasks (id) where is_tombstone and need > 0`,
   ],
   '0003-runs-of-a-task': [`alter table tasks add column run int not null default 1, add column submit_key text`],
+  '0004-policy-state': [
+    `alter table policy add column is_set boolean not null default false,
+      add column is_paused boolean not null default false, add column mode text not null default 'drain',
+      add column change int not null default 0`,
+    `update policy set is_set = version > 0`,
+    `alter table nodes add column policy_change int, add column policy_version int,
+      add column in_flight int not null default 0`,
+  ],
 }
 
 /** Runs missing migrations. Servers may start at the same time: one migrates under an advisory lock, the others wait. */

@@ -1,4 +1,5 @@
 import type { Generated } from 'kysely'
+import type { PauseMode } from '../../model/policy.ts'
 
 /**
  * Table types for kysely. Times are Unix milliseconds of the server that wrote them, for people to read; only the retry of
@@ -9,8 +10,7 @@ export interface Tables {
   tasks: TaskRow
   lanes: LaneRow
   quotas: { owner: string; max_queued: number | null; max_running: number | null }
-  /** One row: the current policy version. */
-  policy: { id: number; version: number }
+  policy: PolicyRow
   sessions: SessionRow
   attempts: AttemptRow
   results: ResultRow
@@ -21,6 +21,17 @@ export interface Tables {
 }
 
 export type TaskState = 'running' | 'completed' | 'failed' | 'cancelled'
+
+/** The only row: what the gateways of all nodes must apply. See PolicyState. */
+interface PolicyRow {
+  id: number
+  version: number
+  /** A trainer has set the version. */
+  is_set: boolean
+  is_paused: boolean
+  mode: PauseMode
+  change: number
+}
 
 interface TaskRow {
   id: string
@@ -159,6 +170,11 @@ interface NodeRow {
   draining: boolean
   joined_at: number
   seen_at: number
+  /** The policy state that the gateway of the node has confirmed; null: none since the node joined. */
+  policy_change: number | null
+  policy_version: number | null
+  /** Model calls in flight, as last confirmed. */
+  in_flight: Generated<number>
 }
 
 interface EventRow {

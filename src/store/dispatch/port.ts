@@ -1,14 +1,16 @@
 import type { Clock } from '../../lib/async/clock.ts'
 import type { IdSource } from '../../model/ids.ts'
 import type { NodeStageMetrics } from '../../model/node.ts'
+import type { PolicyState } from '../../model/policy.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import { type Database, type DatabaseLocation, openDatabase, type Sql } from '../database.ts'
 import type { TaskState } from '../database/tables.ts'
 import { accept } from './commands/accept.ts'
-import { advancePolicy, cancelStale } from './commands/advance-policy.ts'
 import { claimCallbacks, type ClaimOptions, requeueCallback, settleCallback } from './commands/callbacks.ts'
 import { cancelSession, cancelTask } from './commands/cancel.ts'
+import { cancelStale, changePolicy, type PolicyChange } from './commands/change-policy.ts'
 import { clearDeleted } from './commands/clear-deleted.ts'
+import { confirmPolicy } from './commands/confirm-policy.ts'
 import { deleteTask } from './commands/delete-task.ts'
 import { enqueue } from './commands/enqueue.ts'
 import { joinNode, leaveNode } from './commands/join.ts'
@@ -24,6 +26,8 @@ import { retrySession, retryTask } from './commands/retry.ts'
 import { updateTask } from './commands/update-task.ts'
 import { type Changes, openChanges } from './internal/changes.ts'
 import { createLeaseWatch, type LeaseWatch } from './internal/lease-watch.ts'
+import { createNodeWatch, type NodeWatch } from './internal/node-watch.ts'
+import { POLICY_CHANNEL, type PolicyNotice } from './internal/policy-channel.ts'
 import { createSettleQueues, type Settle } from './internal/settle-queue.ts'
 import { WORK_CHANNEL } from './internal/work-channel.ts'
 import { createQueries, type Queries } from './queries/queries.ts'
@@ -44,6 +48,8 @@ import type {
   Lease,
   LeaseRequest,
   LeaseResponse,
+  NodeMembership,
+  PolicyConfirmation,
   PruneLimits,
   Renewal,
   RenewResponse,
@@ -64,6 +70,7 @@ export type { StoredCallback } from './queries/callbacks.ts'
 export type { EventPage, StoredEvent } from './queries/events.ts'
 export type { NodeFit } from './queries/node-fit.ts'
 export type { StoredNode } from './queries/nodes.ts'
+export type { PolicyNode } from './queries/policy.ts'
 export type { QuotaUse } from './queries/quotas.ts'
 export type { AttemptSummary, SessionSummary } from './queries/sessions.ts'
 export type { TaskProgress } from './queries/task-progress.ts'
@@ -118,6 +125,7 @@ export class Dispatch implements AsyncDisposable {
   readonly #samplesPerRound: number
   readonly #settle: Settle
   readonly #leaseWatch: LeaseWatch
+  readonly #nodeWatch: NodeWatch
   readonly #leaseState: LeaseState
   readonly #owned = new AsyncDisposableStack()
 
@@ -139,6 +147,7 @@ export class Dispatch implements AsyncDisposable {
       announce: (taskIds, kind) => this.#announce(taskIds, kind),
     })
     this.#leaseWatch = createLeaseWatch({ db, settle: this.#settle, monotonic, leaseMs, restMs })
+    this.#nodeWatch = createNodeWatch({ db, monotonic, leaseMs })
     this.#leaseState = createLeaseState(monotonic, this.#now)
     const queries = createQueries(db)
     this.tasks = queries.tasks
@@ -173,6 +182,11 @@ export class Dispatch implements AsyncDisposable {
   /** Calls the listener when tasks may have changed. Returns the function that stops it. */
   onTaskChange(listener: ChangeListener): () => void {
     return this.#changes?.subscribe(listener) ?? (() => {})
+  }
+
+  /** Calls the listener when the policy state or the confirmations of nodes may have changed; `all`: some of both. */
+  onPolicy(listener: (notice: PolicyNotice | 'all') => void): Promise<() => Promise<void>> {
+    return this.#database.listen(POLICY_CHANNEL, (payload) => listener(payload === '' ? 'all' : (payload as PolicyNotice)))
   }
 
   /** Must be called every few minutes, see `Database`. */
@@ -314,11 +328,24 @@ export class Dispatch implements AsyncDisposable {
     return { kind }
   }
 
-  /** Stores the policy version that the engines serve, and cancels tasks that are now stale. Returns the current version. */
-  async advancePolicy(version: number): Promise<number> {
-    const current = await advancePolicy(this.#db, version)
-    this.#announce(await cancelStale(this.#db, this.#now()))
-    return current
+  /** Changes what all gateways must apply, and cancels tasks that are now stale. Returns the current state. */
+  async changePolicy(change: PolicyChange): Promise<PolicyState> {
+    const state = await changePolicy(this.#db, change)
+    if (change.version !== undefined) this.#announce(await cancelStale(this.#db, this.#now()))
+    return state
+  }
+
+  /** Stores what the gateway of a node has applied. */
+  confirmPolicy(nodeId: string, confirmation: PolicyConfirmation): Promise<NodeMembership> {
+    return confirmPolicy(this.#db, nodeId, confirmation)
+  }
+
+  /**
+   * Whether the node sent no renewal for the time of a lease. Its leases expire at the same time, so results of its calls
+   * are refused.
+   */
+  isSilent(nodeId: string): boolean {
+    return this.#nodeWatch.isSilent(nodeId)
   }
 
   putQuota(owner: string, quota: Quota): Promise<void> {
@@ -332,6 +359,7 @@ export class Dispatch implements AsyncDisposable {
    */
   async expire(): Promise<number> {
     this.#announce(await cancelStale(this.#db, this.#now()))
+    await this.#nodeWatch.sweep()
     return this.#leaseWatch.sweep()
   }
 

@@ -52,6 +52,16 @@ export interface LeasedOrder {
 /** `unknown`: the node must join. `replaced`: another process joined under the same node id; this process must stop. */
 export type NodeMembership = 'member' | 'draining' | 'unknown' | 'replaced'
 
+/** What the gateway of a node has applied. */
+export interface PolicyConfirmation {
+  bootId: string
+  change: number
+  /** Null: no version is set. */
+  version: number | null
+  /** Model calls in flight. */
+  inFlight: number
+}
+
 export interface LeaseRequest {
   freeSlots: number
   /** Absent: the labels that the node joined with. */

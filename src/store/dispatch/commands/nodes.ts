@@ -48,6 +48,9 @@ function toRow(node: NewNode, now: number) {
     draining: false,
     joined_at: now,
     seen_at: now,
+    policy_change: null,
+    policy_version: null,
+    in_flight: 0,
   }
 }
 

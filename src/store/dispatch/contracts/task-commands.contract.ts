@@ -125,7 +125,7 @@ export function describeTaskCommands(open: () => Database): void {
         { task: makeTask('enough', 2, { early_stop_min_usable_sessions: 1 }) },
         { task: makeTask('twice', 1), maxFailures: 2 },
       ])
-      await driver.dispatch.advancePolicy(2)
+      await driver.dispatch.changePolicy({ version: 2 })
       expect(await driver.dispatch.retryTask('old', ['CANCELLED'])).toEqual({ kind: 'stale' })
       for (const lease of await driver.take(2)) await driver.end(lease)
       expect(await driver.dispatch.retryTask('enough', ['CANCELLED'])).toEqual({ kind: 'enough' })

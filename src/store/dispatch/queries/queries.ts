@@ -5,7 +5,7 @@ import { newestCursor, readEvents } from './events.ts'
 import { findKnownFiles } from './known-files.ts'
 import { findFit, findUnrunnable } from './node-fit.ts'
 import { countNodes, findNode, listNodes } from './nodes.ts'
-import { getPolicy } from './policy.ts'
+import { getPolicy, listPolicyNodes } from './policy.ts'
 import { listQuotas } from './quotas.ts'
 import { countOpen, findArtifact, findSession, listArtifacts, listSessions, listTaskSessions } from './sessions.ts'
 import { findProgress } from './task-progress.ts'
@@ -39,7 +39,7 @@ export function createQueries(db: Sql) {
     events: bind(db, { read: readEvents, newestCursor }),
     callbacks: bind(db, { find: findCallback, list: listCallbacks }),
     quotas: bind(db, { list: listQuotas }),
-    policy: bind(db, { get: getPolicy }),
+    policy: bind(db, { get: getPolicy, listNodes: listPolicyNodes }),
     files: bind(db, { findKnown: findKnownFiles }),
   }
 }
