@@ -15,6 +15,10 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
     summary: 'Submit tasks to a server, wait for them, get results',
     load: async () => (await import('./commands/task.ts')).task,
   },
+  policy: {
+    summary: 'Show or set the weight version; pause and resume',
+    load: async () => (await import('./commands/policy.ts')).policy,
+  },
   run: {
     summary: 'Run tasks on this machine without a server',
     load: async () => (await import('./commands/run.ts')).run,

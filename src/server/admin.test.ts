@@ -95,13 +95,24 @@ test('quotas are those of the settings until a request changes them', async () =
 })
 
 test('the policy version only increases, and cancels stale tasks', async () => {
-  expect(await read.getPolicy()).toEqual({ version: 0 })
-  await trainer.submitTask({ body: { ...makeTask('old'), policy_version: 1, staleness_limit: 1 } })
-  expect(await trainer.putPolicy({ body: { version: 3 } })).toEqual({
-    version: 3,
-    warnings: [expect.stringContaining('No token is stamped')],
+  await TestNode.join(node, 'n0')
+  const policy = await read.getPolicy()
+  expect(policy).toMatchObject({ change: 0, version: 0, paused: false, mode: 'drain' })
+  expect(policy.nodes).toContainEqual({
+    node_id: 'n0',
+    change: null,
+    version: null,
+    in_flight: 0,
+    confirmed: false,
+    lost: false,
   })
-  expect(await trainer.putPolicy({ body: { version: 2 } })).toMatchObject({ version: 3 })
+  await trainer.submitTask({ body: { ...makeTask('old'), policy_version: 1, staleness_limit: 1 } })
+  // The nodes of this file confirm nothing.
+  for (const version of [3, 2]) {
+    const put = trainer.putPolicy({ body: { version, timeout_seconds: 0 } })
+    await expect(put).rejects.toMatchObject(refusal('server.unconfirmed', 504))
+    expect(await read.getPolicy()).toMatchObject({ version: 3, change: 1 })
+  }
   expect(await read.getTask({ params: { task_id: 'old' } })).toMatchObject({ status: 'cancelled' })
   const late = trainer.submitTask({ body: { ...makeTask('late'), policy_version: 1, staleness_limit: 1 } })
   await expect(late).rejects.toMatchObject(refusal('request.stale', 409))

@@ -97,7 +97,9 @@ export class RolloutServer implements AsyncDisposable {
     const callbacks = parts.use(
       startCallbacks(callbackOptions, { dispatch, openTaskResult: openResult, clock, logger }),
     )
-    parts.defer(await connectNotifications(dispatch, { leaseQueue, taskChanges, taskEnds, policyNotices, feed, callbacks }))
+    parts.defer(
+      await connectNotifications(dispatch, { leaseQueue, taskChanges, taskEnds, policyNotices, feed, callbacks }),
+    )
 
     const closing = new AbortController()
     const longPolls = new LongPolls(closing.signal)

@@ -48,7 +48,7 @@ export class DispatchDriver {
     await sql`
       truncate tasks, lanes, quotas, sessions, attempts, results, artifacts, nodes, events, callbacks restart identity
     `.execute(db)
-    await sql`update policy set version = 0`.execute(db)
+    await sql`update policy set version = 0, is_set = false, is_paused = false, mode = 'drain', change = 0`.execute(db)
     this.#known.clear()
     for (const nodeId of ['n1', 'n2', 'n3']) await this.know(nodeId)
   }

@@ -24,6 +24,9 @@ const Policy = PolicyState.extend({
 })
 export type Policy = z.infer<typeof Policy>
 
+/** Stored as 32-bit integers. */
+const Int32 = Count.max(2_147_483_647)
+
 /** Below 300 seconds, after which common HTTP clients give up. */
 const TimeoutSeconds = z
   .number()
@@ -72,7 +75,7 @@ export const policyRoutes = {
       `a pause ends with the same change: no gateway sends a call before it has the version. ${WAITS}`,
     scopes: ['trainer'],
     body: jsonBody(
-      z.strictObject({ version: Count, resume: z.boolean().default(false), timeout_seconds: TimeoutSeconds }),
+      z.strictObject({ version: Int32, resume: z.boolean().default(false), timeout_seconds: TimeoutSeconds }),
     ),
     answer: json(Policy.extend({ warnings: z.array(z.string()).optional() })),
     errors: [504],
@@ -122,9 +125,9 @@ export const policyRoutes = {
     body: jsonBody(
       z.strictObject({
         boot_id: BootId,
-        change: Count.describe('The change that the gateway has applied.'),
-        version: Count.nullable().describe('The version that the gateway stamps tokens with.'),
-        in_flight: Count.describe('Model calls in flight.'),
+        change: Int32.describe('The change that the gateway has applied.'),
+        version: Int32.nullable().describe('The version that the gateway stamps tokens with.'),
+        in_flight: Int32.describe('Model calls in flight.'),
         wait: WaitSeconds,
       }),
     ),

@@ -57,12 +57,7 @@ export function policyHandlers(deps: ServerDeps): Some<PolicyRoutes> {
 const POLL_RECHECK_MS = 5000
 
 /** Resolves when every node has confirmed this change or a later one. */
-async function untilConfirmed(
-  change: number,
-  seconds: number,
-  signal: AbortSignal,
-  deps: ServerDeps,
-): Promise<Policy> {
+async function untilConfirmed(change: number, seconds: number, signal: AbortSignal, deps: ServerDeps): Promise<Policy> {
   const { longPolls, policyNotices, monotonic } = deps
   return longPolls.run(signal, async (end) => {
     const until = monotonic() + seconds * 1000

@@ -25,6 +25,13 @@ test('migration 0002 sets ended_at and bytes of tasks that had already ended', a
     await sql`drop index if exists tasks_ended`.execute(db)
     await sql`drop index if exists tasks_to_clear`.execute(db)
     await sql`alter table tasks drop column run, drop column submit_key`.execute(db)
+    await sql`update policy set version = 5`.execute(db)
+    await sql`alter table policy drop column is_set, drop column is_paused, drop column mode, drop column change`.execute(
+      db,
+    )
+    await sql`alter table nodes drop column policy_change, drop column policy_version, drop column in_flight`.execute(
+      db,
+    )
     await sql`delete from polar_migrations where name >= '0002-deleted-tasks'`.execute(db)
   }
   await using database = await openDatabase({ dir })
@@ -35,6 +42,8 @@ test('migration 0002 sets ended_at and bytes of tasks that had already ended', a
     { id: 'running', ended_at: null, bytes: 0 },
   ])
   const driver = new DispatchDriver(database)
+  // Migration 0004: only a version that a trainer has set is given to nodes.
+  expect(await driver.dispatch.policy.get()).toEqual({ change: 0, version: 5, paused: false, mode: 'drain' })
   driver.wall += 1000
   expect(await driver.dispatch.retire({ olderThanMs: 10, keepAtLeastMs: 0 })).toEqual(['over'])
 })

@@ -14,6 +14,7 @@ import { claimCallbacks, requeueCallback, settleCallback } from './commands/call
 import { drainNode, putNode, removeIdleNode, touchNode } from './commands/nodes.ts'
 import { describeDeletion } from './contracts/deletion.contract.ts'
 import { describeNodes } from './contracts/nodes.contract.ts'
+import { describePolicy } from './contracts/policy.contract.ts'
 import { describeQueries } from './contracts/queries.contract.ts'
 import { describeTaskCommands } from './contracts/task-commands.contract.ts'
 import { readEvents } from './queries/events.ts'
@@ -43,6 +44,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
     describeDeletion(() => database)
     describeNodes(() => database)
     describeQueries(() => database)
+    describePolicy(() => database)
 
     const statusOf = async (id: string) => {
       const { status, ended, valid, failed, cancelled, refills } = (await findTask(database.db, id))!

@@ -186,7 +186,9 @@ export class Dispatch implements AsyncDisposable {
 
   /** Calls the listener when the policy state or the confirmations of nodes may have changed; `all`: some of both. */
   onPolicy(listener: (notice: PolicyNotice | 'all') => void): Promise<() => Promise<void>> {
-    return this.#database.listen(POLICY_CHANNEL, (payload) => listener(payload === '' ? 'all' : (payload as PolicyNotice)))
+    return this.#database.listen(POLICY_CHANNEL, (payload) =>
+      listener(payload === '' ? 'all' : (payload as PolicyNotice)),
+    )
   }
 
   /** Must be called every few minutes, see `Database`. */
