@@ -5,7 +5,7 @@ import { startPostgres, whyNoPostgres } from '../support/postgres.ts'
 
 const reason = whyNoPostgres()
 if (reason !== undefined) {
-  test('dispatch on PostgreSQL', (context) => context.skip(`stands for 87 tests: ${reason}`))
+  test('dispatch on PostgreSQL', (context) => context.skip(`stands for 94 tests: ${reason}`))
 } else {
   const postgres = await startPostgres()
   afterAll(() => postgres[Symbol.asyncDispose]())

@@ -3,7 +3,7 @@ import { startTestServer, TestNode, type TestServer } from '../../../test/suppor
 
 let at: TestServer
 beforeEach(async () => {
-  at = await startTestServer({ leaseMs: 3000 })
+  at = await startTestServer()
 })
 afterEach(async () => {
   await at?.[Symbol.asyncDispose]()
@@ -107,8 +107,9 @@ describe('policy routes', () => {
   })
 
   test('a node that dies is waited for until its lease is over', async () => {
-    await TestNode.join(at.client, 'dead')
-    expect(await at.strict.pausePolicy({ body: {} })).toMatchObject({
+    await using short = await startTestServer({ leaseMs: 500 })
+    await TestNode.join(short.client, 'dead')
+    expect(await short.strict.pausePolicy({ body: {} })).toMatchObject({
       paused: true,
       nodes: [{ node_id: 'dead', confirmed: false, lost: true }],
     })
