@@ -26,7 +26,7 @@ class World {
   readonly server = new WorkerServer(this.clock, { leaseMs: LEASE_MS })
   readonly dir = join(scratch, `world-${worlds++}`)
   lifeOf: (order: SessionOrder) => FakeLife = () => QUICK
-  readonly gateway = new FakeGateway(this.clock)
+  readonly gateway = new FakeGateway()
   life = { isDead: false }
   node = this.#createNode()
   worker: Worker | undefined

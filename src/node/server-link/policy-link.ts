@@ -20,8 +20,9 @@ export interface PolicyLinkOptions {
   logger: Logger
 }
 
-/** How often a draining gateway reports its calls in flight. */
-const DRAIN_MS = 500
+/** How often a draining gateway reports its calls in flight, and how often it counts them. */
+const REPORT_MS = 500
+const COUNT_MS = 50
 
 /**
  * Applies the server's policy state to the gateway of this node, and confirms it. Without a connection to the server the
@@ -54,7 +55,7 @@ export class PolicyLink {
     while (this.#applied !== undefined && !signal.aborted) {
       try {
         const { change, version } = this.#applied
-        const inFlight = await this.#countInFlight()
+        const inFlight = await this.#countInFlight(signal)
         // A draining gateway reports again soon.
         const isDraining = this.#isDraining && inFlight > 0
         const state = await server.pollPolicy({ change, version, inFlight, isLong: !isDraining })
@@ -74,10 +75,13 @@ export class PolicyLink {
   }
 
   /** While the gateway drains, waits a moment for its calls to end. */
-  async #countInFlight(): Promise<number> {
-    const { gateway } = this.#options
-    if (this.#isDraining && (await gateway.pause(DRAIN_MS))) return 0
-    return (await gateway.status()).inFlight
+  async #countInFlight(signal: AbortSignal): Promise<number> {
+    const { gateway, clock } = this.#options
+    for (let waitedMs = 0; ; waitedMs += COUNT_MS) {
+      const { inFlight } = await gateway.status()
+      if (!this.#isDraining || inFlight === 0 || waitedMs >= REPORT_MS) return inFlight
+      await pause(COUNT_MS, signal, clock)
+    }
   }
 
   #apply(state: PolicyState, { isJoin }: { isJoin: boolean }, signal: AbortSignal): Promise<void> {
