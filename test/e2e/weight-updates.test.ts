@@ -158,7 +158,7 @@ describe('pause, update and resume through the server under load', { timeout: 30
     const nodes = new Nodes(at.client)
     for (const name of ['n1', 'n2']) {
       const stack = await nodes.join(name)
-      for (const lane of ['a', 'b']) nodes.load(stack, `${name} ${lane}`)
+      for (const caller of ['a', 'b']) nodes.load(stack, `${name} ${caller}`)
       // Calls before the first version have none.
       if (name === 'n1') await nodes.untilAnswers()
     }
@@ -191,7 +191,7 @@ describe('pause, update and resume through the server under load', { timeout: 30
     for (const stack of nodes.stacks) {
       for (const { response, failure } of (await stack.recorded()).turns) {
         expect(failure).toBeUndefined()
-        const generation = byPrompt.get(response!.promptIds!.join())!
+        const generation = byPrompt.get(response!.promptIds.join())!
         const [choice] = response!.choices
         expect(Array.from(choice!.ids)).toEqual(generation.choices[0]!.token_ids)
         const sampled = sampledVersions(generation)
