@@ -1,9 +1,8 @@
 import { randomUUID } from 'node:crypto'
-import { constants } from 'node:os'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
-import { ExecRecord } from '../../linux/process/exec-record.ts'
+import { ExecRecord, toEnding } from '../../linux/process/exec-record.ts'
 import type { CompleteExecSpec } from '../../linux/process/render-exec.ts'
 import type { ExecResult, Execution } from '../runtime.ts'
 import type { ContainerEngine } from './container-engine.ts'
@@ -40,7 +39,6 @@ export interface ContainerExecutionDeps {
   /** Folder of the output files. */
   folder: string
   tracker: ProcessTracker
-  now(): number
 }
 
 export async function startInContainer(spec: CompleteExecSpec, deps: ContainerExecutionDeps): Promise<Execution> {
@@ -90,7 +88,7 @@ export async function startInContainer(spec: CompleteExecSpec, deps: ContainerEx
     isFinished = true
     await record.spools.stderr.write(mark.rest()).catch(() => {})
     const code = early ?? (await untilExitCode(engine, execId))
-    const ending = code === undefined ? GONE : toEnding(code, mark.isSeen)
+    const ending = code === undefined ? GONE : toEnding(code, !mark.isSeen)
     await record.end()
     return record.toResult(ending)
   }
@@ -202,11 +200,6 @@ async function untilExitCode(engine: ContainerEngine, execId: string): Promise<n
 async function exitCodeOf(engine: ContainerEngine, execId: string): Promise<number | undefined> {
   const known = await inspectExec(engine, execId).catch(() => undefined)
   return known?.Running === false ? (known.ExitCode ?? undefined) : undefined
-}
-
-function toEnding(code: number, isExit: boolean): Pick<ExecResult, 'exitCode' | 'signal'> {
-  const found = isExit ? undefined : Object.entries(constants.signals).find(([, number]) => code === 128 + number)
-  return found === undefined ? { exitCode: code, signal: null } : { exitCode: null, signal: found[0] as NodeJS.Signals }
 }
 
 /** Removes a mark from a stream, however the stream is split. */
