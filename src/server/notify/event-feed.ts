@@ -1,5 +1,6 @@
 import type { Logger } from 'pino'
 import type { Clock } from '../../lib/async/clock.ts'
+import { onAbort } from '../../lib/async/until-aborted.ts'
 import type { EventPage, StoredEvent } from '../../store/dispatch/port.ts'
 
 export interface EventFeedDeps {
@@ -152,12 +153,10 @@ export class EventFeed implements AsyncDisposable {
     const { promise, resolve } = Promise.withResolvers<boolean>()
     const end = (): void => resolve(false)
     const stop = this.#deps.clock.after(PING_MS, end)
-    signal.addEventListener('abort', end, { once: true })
-    if (signal.aborted) end()
+    using _ = onAbort(signal, end)
     void changed.then(() => resolve(true))
     const hasChanged = await promise
     stop()
-    signal.removeEventListener('abort', end)
     return hasChanged
   }
 

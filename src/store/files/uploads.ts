@@ -1,9 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { UploadInput, UploadState } from './types.ts'
-import { type AssertFreeSpace, FILE_MODE, makeFolder, makeFolders, renameIfThere, unless } from './disk.ts'
+import { type AssertFreeSpace, FILE_MODE, makeFolder, makeFolders, renameIfThere } from './disk.ts'
 import { assertInput, keptMarker, uploadFolder, uploadIdOf } from './layout.ts'
 import { type OwnSegment, type Received, readReceived } from './segments.ts'
 
@@ -58,7 +59,7 @@ export class UploadTable {
     const kept = await this.#read(keptMarker(nodeId, uploadId))
     if (kept?.path === undefined) return undefined
     // If the file was removed, it may be uploaded again.
-    const file = await stat(join(this.#dir, kept.path)).catch(unless('ENOENT', 'ENOTDIR'))
+    const file = await stat(join(this.#dir, kept.path)).catch(ignoreErrno('ENOENT', 'ENOTDIR'))
     return file === undefined ? undefined : kept
   }
 
@@ -84,7 +85,7 @@ export class UploadTable {
       return true
     } catch (error) {
       await rm(temporary, { recursive: true, force: true })
-      unless('EEXIST', 'ENOTEMPTY')(error)
+      ignoreErrno('EEXIST', 'ENOTEMPTY')(error)
       return false
     }
   }
@@ -92,7 +93,7 @@ export class UploadTable {
   async #countOpen(nodeId: string): Promise<void> {
     const known = this.#open.get(nodeId)
     const isFresh = known !== undefined && this.#now() - known.at < RECOUNT_MS
-    const names = isFresh ? undefined : await readdir(join(this.#dir, 'uploads', nodeId)).catch(unless('ENOENT'))
+    const names = isFresh ? undefined : await readdir(join(this.#dir, 'uploads', nodeId)).catch(ignoreErrno('ENOENT'))
     const count = isFresh ? known.count : (names?.length ?? 0)
     if (count >= this.#limits.maxOpenUploads) {
       const message =
@@ -105,7 +106,7 @@ export class UploadTable {
   }
 
   async #read(path: string): Promise<UploadRecord | undefined> {
-    const text = await readFile(join(this.#dir, path), 'utf8').catch(unless('ENOENT'))
+    const text = await readFile(join(this.#dir, path), 'utf8').catch(ignoreErrno('ENOENT'))
     if (text === undefined) return undefined
     try {
       return JSON.parse(text) as UploadRecord

@@ -2,6 +2,7 @@ import { createHash } from 'node:crypto'
 import { chmod, lstat, readdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as z from 'zod'
+import { ignoreErrno } from '../../../lib/fs/errno.ts'
 import { readElfNeeds } from '../../../lib/process/elf.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { compareSums, parseSums, renderSums, sumFiles } from './file-sums.ts'
@@ -72,10 +73,7 @@ export const PYTHON_LIBRARIES = 'python/lib'
 /** Undefined if the folder has no bundle. Throws `harness.damaged` if the bundle cannot be read. */
 export async function loadBundle(folder: string): Promise<Bundle | undefined> {
   const path = join(folder, BUNDLE_FILE)
-  const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return undefined
-    throw error
-  })
+  const text = await readFile(path, 'utf8').catch(ignoreErrno('ENOENT', 'ENOTDIR'))
   if (text === undefined) return undefined
   const { schemaVersion } = parseJson(text) as { schemaVersion?: unknown }
   const bundle = Bundle.safeParse(parseJson(text))
