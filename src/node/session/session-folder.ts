@@ -195,11 +195,8 @@ export class SessionFolder {
 }
 
 function toEntry(line: string): JournalEntry[] {
-  try {
-    return [JournalEntry.parse(JSON.parse(line))]
-  } catch {
-    return []
-  }
+  const parsed = JournalEntry.safeParse(parseJson(line))
+  return parsed.success ? [parsed.data] : []
 }
 
 function readIfExists(path: string): Promise<string | undefined> {

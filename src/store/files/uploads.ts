@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { ignoreErrno } from '../../lib/fs/errno.ts'
+import { parseJson } from '../../lib/json/json-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { UploadInput, UploadState } from './types.ts'
 import { type AssertFreeSpace, FILE_MODE, makeFolder, makeFolders, renameIfThere } from './disk.ts'
@@ -107,13 +108,8 @@ export class UploadTable {
 
   async #read(path: string): Promise<UploadRecord | undefined> {
     const text = await readFile(join(this.#dir, path), 'utf8').catch(ignoreErrno('ENOENT'))
-    if (text === undefined) return undefined
-    try {
-      return JSON.parse(text) as UploadRecord
-    } catch {
-      // Truncated by a loss of power before any part was acknowledged: the upload counts as never begun.
-      return undefined
-    }
+    // A loss of power before any part was acknowledged truncates the file: the upload counts as never begun.
+    return parseJson(text ?? '') as UploadRecord | undefined
   }
 }
 

@@ -1,5 +1,6 @@
-import { mkdir, realpath, stat } from 'node:fs/promises'
+import { mkdir, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isFolder } from '../../../lib/fs/file-exists.ts'
 import type { Plug } from '../../../lib/plug.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { findSeccompPrefix } from '../linux/limits/seccomp-filter.ts'
@@ -80,7 +81,7 @@ class BubblewrapRuntime extends NamespacedRuntime {
     // An image may have other implementations of these programs.
     const init = spec.image === undefined ? await this.#init : PORTABLE_INIT
     const bottom = spec.image ?? tree.base
-    if ((await stat(bottom).catch(() => undefined))?.isDirectory() !== true)
+    if (!(await isFolder(bottom)))
       throw new RolloutError(
         'runtime.image-missing',
         `${bottom} is not a folder: an image must be the root folder of a tree`,
