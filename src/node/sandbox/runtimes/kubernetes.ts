@@ -212,10 +212,8 @@ class KubernetesRuntime implements Runtime {
         isClosed && hasRelay && this.#config.verifyNetwork ? this.#verify(cluster, relayTarget, signal) : undefined,
       ])
       const folder = this.#records.folderOf(spec.id)
-      const relay =
-        handlers.size === 0
-          ? undefined
-          : await Relay.open(cluster, relayTarget, handlers, join(folder, 'sockets'), signal)
+      const relayDeps = { cluster, target: relayTarget, handlers, folder: join(folder, 'sockets') }
+      const relay = handlers.size === 0 ? undefined : await Relay.open(relayDeps, signal)
       if (relay !== undefined) undo.use(relay)
       signal.throwIfAborted()
       undo.move()
