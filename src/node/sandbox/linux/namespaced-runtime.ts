@@ -63,8 +63,7 @@ export abstract class NamespacedRuntime extends HostRuntime {
     const sockets = await openSockets(spec, { spawn: this.spawn, prefix: isolation.networkPrefix }, signal)
     undo.defer(() => closeSockets(sockets))
     signal.throwIfAborted()
-    undo.move()
-    return new NamespacedSandbox({
+    const sandbox = new NamespacedSandbox({
       ...this.hostedParts(spec, record, cgroup, isolation.memoryStorage),
       workdir: insidePath(spec.workdir),
       env: { ...isolation.env, ...proxyVariables(sockets), ...spec.env },
@@ -80,6 +79,8 @@ export abstract class NamespacedRuntime extends HostRuntime {
         await this.discard(spec.id)
       },
     })
+    undo.move()
+    return sandbox
   }
 
   /** Does what needs no record: fetches the image, finds programs. */
