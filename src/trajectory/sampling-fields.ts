@@ -49,6 +49,19 @@ function samplingFacts(sampling: CallSampling): Record<string, unknown> {
   }
 }
 
+/** Returns facts of a sample that a format has no field for. */
+export function sampleFacts(sample: Sample): Record<string, unknown> {
+  return {
+    sample_id: sample.id,
+    session_id: sample.sessionId,
+    label: sample.label,
+    weight: sample.weight,
+    group_id: sample.group,
+    advantage: sample.advantage,
+    calls: trainedCallFacts(sample),
+  }
+}
+
 /** Returns the sampling of each trained call, for formats whose metadata describes a whole sample. */
 export function trainedCallFacts({ calls }: Sample): Record<string, unknown>[] {
   return calls

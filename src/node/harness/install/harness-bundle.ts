@@ -2,6 +2,8 @@ import { createHash } from 'node:crypto'
 import { chmod, lstat, readdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as z from 'zod'
+import { ignoreErrno } from '../../../lib/fs/errno.ts'
+import { parseJsonObject } from '../../../lib/json/json-text.ts'
 import { readElfNeeds } from '../../../lib/process/elf.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { compareSums, parseSums, renderSums, sumFiles } from './file-sums.ts'
@@ -72,27 +74,17 @@ export const PYTHON_LIBRARIES = 'python/lib'
 /** Undefined if the folder has no bundle. Throws `harness.damaged` if the bundle cannot be read. */
 export async function loadBundle(folder: string): Promise<Bundle | undefined> {
   const path = join(folder, BUNDLE_FILE)
-  const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return undefined
-    throw error
-  })
+  const text = await readFile(path, 'utf8').catch(ignoreErrno('ENOENT', 'ENOTDIR'))
   if (text === undefined) return undefined
-  const { schemaVersion } = parseJson(text) as { schemaVersion?: unknown }
-  const bundle = Bundle.safeParse(parseJson(text))
+  const stored = parseJsonObject(text) ?? {}
+  const { schemaVersion } = stored
+  const bundle = Bundle.safeParse(stored)
   if (bundle.success) return bundle.data
   const reason =
     typeof schemaVersion === 'number' && schemaVersion > 1
       ? 'a newer version of polar created it'
       : z.prettifyError(bundle.error)
   throw new RolloutError('harness.damaged', `${path} cannot be read: ${reason}`)
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return (JSON.parse(text) as unknown) ?? {}
-  } catch {
-    return {}
-  }
 }
 
 export type BundleContents = Pick<Bundle, 'platform' | 'program' | 'interpreter' | 'createdBy'>
