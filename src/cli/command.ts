@@ -29,6 +29,22 @@ interface BooleanFlag extends AnyFlag {
 
 type Flags = Readonly<Record<string, StringFlag | BooleanFlag>>
 
+type OptionSettings = Omit<StringFlag, 'type' | 'hint' | 'description'>
+
+/** A flag with a value; `hint` is the placeholder of the value in the help. */
+export function option<const S extends OptionSettings = Record<never, never>>(
+  hint: string,
+  description: string,
+  settings?: S,
+): Pick<StringFlag, 'type' | 'hint' | 'description'> & S {
+  return { type: 'string', hint, description, ...settings } as StringFlag & S
+}
+
+/** A flag without a value. */
+export function toggle(description: string): BooleanFlag {
+  return { type: 'boolean', description }
+}
+
 type FlagValue<F extends StringFlag | BooleanFlag> = F extends BooleanFlag
   ? boolean
   : F extends { multiple: true }
@@ -37,8 +53,11 @@ type FlagValue<F extends StringFlag | BooleanFlag> = F extends BooleanFlag
       ? string
       : string | undefined
 
+/** Values of flags, after parsing. */
+export type FlagValues<F extends Flags> = { [K in keyof F]: FlagValue<F[K]> }
+
 interface CommandInput<F extends Flags> {
-  flags: { [K in keyof F]: FlagValue<F[K]> }
+  flags: FlagValues<F>
   /** The positional argument, its default, or ''. */
   subject: string
   /** All positional arguments. */

@@ -4,13 +4,6 @@ import * as z from 'zod'
 import { QuirkRule } from '../gateway/quirks/rule.ts'
 import { RolloutError } from '../model/failure.ts'
 
-export const QUIRKS_FLAG = {
-  type: 'string',
-  hint: 'FILES',
-  description:
-    'Rule files that normalise bytes of requests that change from call to call, separated by commas; see polar drift --suggest',
-} as const
-
 /** Loads the rules of files separated by commas, in order. Throws `config.invalid`. */
 export async function loadQuirks(files: string | undefined): Promise<QuirkRule[]> {
   const names = (files ?? '').split(',').filter((name) => name.trim() !== '')

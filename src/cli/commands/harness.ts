@@ -7,25 +7,20 @@ import type { PackagedHarness } from '../../node/harness/presets/harness.ts'
 import { harnesses } from '../../node/harness/presets/index.ts'
 import { installHarness, type Installation } from '../../node/harness/install/install-harness.ts'
 import { isPackaged, loadHarness } from '../../node/harness/load-harness.ts'
-import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, toggle, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../../compose/harness-folders.ts'
 import { formatTable } from '../views/table.ts'
 import { readVersion } from '../../compose/version.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
-export const harness = defineCommand({
+export const command = defineCommand({
   name: 'harness',
   description: 'Install harnesses (agent CLIs) as bundles that run in any sandbox, list them, and check them.',
   words: { name: 'ls | install NAME… | check [NAME…]', description: 'Action; install needs names, or all' },
   flags: {
-    module: {
-      type: 'string',
-      hint: 'FILE',
-      multiple: true,
-      description: 'Module that exports a further "harness"; may be repeated',
-    },
-    dir: { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
-    json: { type: 'boolean', description: 'Print the result as JSON' },
+    module: option('FILE', 'Module that exports a further "harness"; may be repeated', { multiple: true }),
+    dir: option('DIR', HARNESS_DIR_HELP),
+    json: toggle('Print the result as JSON'),
   },
   examples: [
     'polar harness ls',

@@ -1,6 +1,6 @@
 import type { LoadedConfig } from '../../config/load-config.ts'
 import { loadSecret } from '../../config/load-secret.ts'
-import { defineCommand, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, option, toggle, usageError, type ExitCode } from '../command.ts'
 import { loadFromFlags, NODE_ENGINE_FLAGS, NODE_FLAGS, DATA_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { readServerNote, readTokens } from '../../compose/data-folder.ts'
@@ -11,29 +11,25 @@ import { surviveErrors } from '../../compose/survive-errors.ts'
 import { untilAborted } from '../../lib/async/until-aborted.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
-export const node = defineCommand({
+export const command = defineCommand({
   name: 'node',
   description: 'Join a server, lease sessions, run them in sandboxes and grade them.',
   flags: {
     ...DATA_FLAGS,
-    server: { type: 'string', hint: 'URL', description: 'URL of the server (default: the server with the same --dir)' },
-    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token of scope node; or set POLAR_TOKEN' },
-    id: { type: 'string', hint: 'NAME', description: 'Id of the node (default: the host name)' },
-    adopt: {
-      type: 'string',
-      hint: 'DIR',
+    server: option('URL', 'URL of the server (default: the server with the same --dir)'),
+    'token-file': option('FILE', 'File with a token of scope node; or set POLAR_TOKEN'),
+    id: option('NAME', 'Id of the node (default: the host name)'),
+    adopt: option('DIR', 'Earlier --dir of this node, whose undelivered results are delivered; may be repeated', {
       multiple: true,
-      description: 'Earlier --dir of this node, whose undelivered results are delivered; may be repeated',
-    },
+    }),
     ...NODE_FLAGS,
-    'allow-path': {
-      type: 'string',
-      hint: 'DIR',
-      multiple: true,
-      description: 'Folder that tasks may upload from, mount, and load grading files from; may be repeated',
-    },
+    'allow-path': option(
+      'DIR',
+      'Folder that tasks may upload from, mount, and load grading files from; may be repeated',
+      { multiple: true },
+    ),
     ...NODE_ENGINE_FLAGS,
-    json: { type: 'boolean', description: 'Print the ready line as JSON' },
+    json: toggle('Print the ready line as JSON'),
     verbose: VERBOSE_FLAG,
   },
   examples: [

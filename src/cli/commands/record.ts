@@ -14,16 +14,17 @@ import { findHarness, type FoundHarness } from '../../node/harness/find-harness.
 import { NO_OPTIONS, type AgentOptions } from '../../node/harness/harness-launch.ts'
 import { isPackaged, loadHarness } from '../../node/harness/load-harness.ts'
 import { presets } from '../../node/harness/presets/index.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../../compose/harness-folders.ts'
 import { loadAgent } from '../input/load-agent.ts'
-import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
+import { loadQuirks } from '../../compose/load-quirks.ts'
 import {
   CONTINUATION_FLAG,
   DURABILITY_FLAG,
   ENGINE_FLAGS,
   ENGINE_KEY_FLAG,
+  QUIRKS_FLAG,
   toEngineChoice,
 } from '../input/engine-flags.ts'
 import { openEngine, USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
@@ -34,61 +35,37 @@ import { DEFAULT_OUT } from '../input/resolve-session.ts'
 import { formatCallTable, toSummary } from '../views/session-view.ts'
 import { printError, printJson } from '../views/print.ts'
 
-export const record = defineCommand({
+export const command = defineCommand({
   name: 'record',
   description: 'Run a harness and record all its model calls with exact tokens.',
   subject: { name: 'prompt', description: 'Prompt for the harness of --harness' },
   rest: 'the command to run, which finds the gateway by OPENAI_BASE_URL and similar variables; or more arguments for --harness',
   flags: {
-    harness: {
-      type: 'string',
-      hint: 'NAME',
-      choices: presets.map(({ name }) => name),
-      description: 'Run this harness non-interactively, with all permissions, in a HOME directory of its own',
-    },
-    'harness-module': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'Instead of --harness: a JavaScript or TypeScript module that exports "harness"',
-    },
-    'allow-module': {
-      type: 'string',
-      hint: 'FILE',
-      multiple: true,
-      description: 'Module that --agent may name as import_path; may be repeated',
-    },
-    'prompt-file': { type: 'string', hint: 'FILE', description: 'File with the prompt; - is standard input' },
-    'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
-    agent: {
-      type: 'string',
-      hint: 'FILE',
-      description:
-        'YAML or JSON file with settings, mcp_servers, skills_path, env and custom_shell, as in a task; may also name the harness',
-    },
-    images: { type: 'boolean', description: 'Configure the harness for a model that accepts images' },
-    context: {
-      type: 'string',
-      hint: 'TOKENS',
-      description: 'Context size that the harness is configured with (default: the limit of the engine)',
-    },
-    env: {
-      type: 'string',
-      hint: 'NAMES',
-      description: 'Environment variables that --harness passes on, separated by commas',
-    },
+    harness: option(
+      'NAME',
+      'Run this harness non-interactively, with all permissions, in a HOME directory of its own',
+      { choices: presets.map(({ name }) => name) },
+    ),
+    'harness-module': option('FILE', 'Instead of --harness: a JavaScript or TypeScript module that exports "harness"'),
+    'allow-module': option('FILE', 'Module that --agent may name as import_path; may be repeated', { multiple: true }),
+    'prompt-file': option('FILE', 'File with the prompt; - is standard input'),
+    'harness-dir': option('DIR', HARNESS_DIR_HELP),
+    agent: option(
+      'FILE',
+      'YAML or JSON file with settings, mcp_servers, skills_path, env and custom_shell, as in a task; may also name the harness',
+    ),
+    images: toggle('Configure the harness for a model that accepts images'),
+    context: option('TOKENS', 'Context size that the harness is configured with (default: the limit of the engine)'),
+    env: option('NAMES', 'Environment variables that --harness passes on, separated by commas'),
     ...ENGINE_FLAGS,
     'engine-key': ENGINE_KEY_FLAG,
-    out: { type: 'string', hint: 'DIR', description: 'Folder for sessions', default: DEFAULT_OUT },
-    'engine-log': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'File that the tiny engine writes a JSON line to for each generation',
-    },
+    out: option('DIR', 'Folder for sessions', { default: DEFAULT_OUT }),
+    'engine-log': option('FILE', 'File that the tiny engine writes a JSON line to for each generation'),
     continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
     durability: DURABILITY_FLAG,
-    json: { type: 'boolean', description: 'Print the summary as JSON on standard output' },
-    verbose: { type: 'boolean', description: 'Log at level debug' },
+    json: toggle('Print the summary as JSON on standard output'),
+    verbose: toggle('Log at level debug'),
   },
   examples: [
     'polar record --harness claude_code "Fix the failing test"',

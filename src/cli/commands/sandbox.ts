@@ -7,8 +7,9 @@ import { DEFAULT_RUNTIME } from '../../node/sandbox/open-runtimes.ts'
 import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import type { Execution, ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../node/sandbox/runtimes/runtime.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { completeSettings, loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { RUNTIMES_CONFIG_FLAG } from '../input/config-flags.ts'
+import { completeSettings, loadRuntimeSettings } from '../../compose/runtime-settings.ts'
 import { loadCustomRuntime, openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../input/sandbox-options.ts'
 import { formatTable } from '../views/table.ts'
 import { print, printError, printJson } from '../views/print.ts'
@@ -21,40 +22,29 @@ const OUTPUT_BYTES = 1024 ** 3
 /** Exit code of `timeout` (coreutils). */
 const TIMED_OUT = 124
 
-export const sandbox = defineCommand({
+export const command = defineCommand({
   name: 'sandbox',
   description: 'Run a command or a shell in a sandbox, list sandboxes, and remove them.',
   words: { name: 'exec | shell | ls | rm ID…', description: 'Action' },
   flags: {
-    runtime: {
-      type: 'string',
-      hint: 'KIND',
+    runtime: option('KIND', `Runtime of the sandbox (default: ${DEFAULT_RUNTIME}; for ls and rm: all)`, {
       choices: runtimes.kinds,
-      description: `Runtime of the sandbox (default: ${DEFAULT_RUNTIME}; for ls and rm: all)`,
-    },
-    'runtime-module': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'Instead of --runtime: a JavaScript or TypeScript module that exports "runtime"',
-    },
-    image: { type: 'string', hint: 'IMAGE', description: 'Image, or root folder, that the sandbox starts from' },
-    network: { type: 'string', hint: 'none|open|HOST,…', description: 'Network access (default: none)' },
-    'memory-mb': { type: 'string', hint: 'N', description: 'Memory limit in MB' },
-    pids: { type: 'string', hint: 'N', description: 'Limit of processes' },
-    cpus: { type: 'string', hint: 'N', description: 'CPU limit in cores' },
-    'disk-mb': { type: 'string', hint: 'N', description: 'Disk limit in MB' },
-    mount: {
-      type: 'string',
-      hint: 'FROM:TO[:rw],…',
-      description: 'Folders of this machine to mount, read-only unless rw',
-    },
-    workdir: { type: 'string', hint: 'PATH', description: 'Working directory of the command', default: '/workspace' },
-    timeout: { type: 'string', hint: 'SECONDS', description: 'exec: time limit; exit code 124 if it is exceeded' },
-    stdin: { type: 'boolean', description: 'exec: pass standard input, read to its end' },
-    expired: { type: 'boolean', description: 'rm: all sandboxes whose lease has expired' },
+    }),
+    'runtime-module': option('FILE', 'Instead of --runtime: a JavaScript or TypeScript module that exports "runtime"'),
+    image: option('IMAGE', 'Image, or root folder, that the sandbox starts from'),
+    network: option('none|open|HOST,…', 'Network access (default: none)'),
+    'memory-mb': option('N', 'Memory limit in MB'),
+    pids: option('N', 'Limit of processes'),
+    cpus: option('N', 'CPU limit in cores'),
+    'disk-mb': option('N', 'Disk limit in MB'),
+    mount: option('FROM:TO[:rw],…', 'Folders of this machine to mount, read-only unless rw'),
+    workdir: option('PATH', 'Working directory of the command', { default: '/workspace' }),
+    timeout: option('SECONDS', 'exec: time limit; exit code 124 if it is exceeded'),
+    stdin: toggle('exec: pass standard input, read to its end'),
+    expired: toggle('rm: all sandboxes whose lease has expired'),
     config: RUNTIMES_CONFIG_FLAG,
-    dir: { type: 'string', hint: 'DIR', description: SANDBOX_DIR_HELP },
-    json: { type: 'boolean', description: 'ls: print JSON' },
+    dir: option('DIR', SANDBOX_DIR_HELP),
+    json: toggle('ls: print JSON'),
   },
   rest: 'the command of exec',
   examples: [

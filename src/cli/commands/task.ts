@@ -2,7 +2,7 @@ import { ApiTaskState } from '../../api/routes/task-routes.ts'
 import { shellWord } from '../../lib/process/shell-word.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { endWithOutput } from '../views/closed-output.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
 import { DATA_FLAGS } from '../input/config-flags.ts'
 import { explainFailure, findServer, type FoundServer, type ServerFlags } from '../input/find-server.ts'
 import { findTask, listSessions, listTasks } from '../task/find-task.ts'
@@ -15,7 +15,7 @@ import { print, printError, printJson } from '../views/print.ts'
 
 const PATIENCE_SECONDS = '600'
 
-export const task = defineCommand({
+export const command = defineCommand({
   name: 'task',
   description: 'Submit tasks to a server, wait for them, and get their results.',
   words: {
@@ -24,50 +24,26 @@ export const task = defineCommand({
       'submit FILE…, ls, show ID, wait ID…, results ID…, cancel ID…, retry ID… or rm ID…; files are YAML, JSON or JSONL',
   },
   flags: {
-    server: {
-      type: 'string',
-      hint: 'URL',
-      description: 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)',
-    },
-    'token-file': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'File with a token of scope trainer; or set POLAR_TOKEN',
-    },
+    server: option('URL', 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)'),
+    'token-file': option('FILE', 'File with a token of scope trainer; or set POLAR_TOKEN'),
     ...DATA_FLAGS,
-    samples: { type: 'string', hint: 'N', description: 'submit: sessions of each task; overrides num_samples' },
-    priority: {
-      type: 'string',
-      hint: 'N',
-      description: 'submit: priority from 0 to 100, higher first; overrides the task',
-    },
-    id: { type: 'string', hint: 'NAME', description: 'submit: id of the task; overrides task_id' },
-    wait: { type: 'boolean', description: 'submit: wait until the tasks have ended' },
-    again: { type: 'boolean', description: 'submit: run tasks again that have ended' },
-    queue: { type: 'boolean', description: 'submit: also queue tasks that no registered node can run' },
-    patience: {
-      type: 'string',
-      hint: 'SECONDS',
+    samples: option('N', 'submit: sessions of each task; overrides num_samples'),
+    priority: option('N', 'submit: priority from 0 to 100, higher first; overrides the task'),
+    id: option('NAME', 'submit: id of the task; overrides task_id'),
+    wait: toggle('submit: wait until the tasks have ended'),
+    again: toggle('submit: run tasks again that have ended'),
+    queue: toggle('submit: also queue tasks that no registered node can run'),
+    patience: option('SECONDS', 'wait: how long to retry while the server does not answer', {
       default: PATIENCE_SECONDS,
-      description: 'wait: how long to retry while the server does not answer',
-    },
-    status: {
-      type: 'string',
-      hint: 'WORD',
-      choices: ApiTaskState.options,
-      description: 'ls: only tasks with this status',
-    },
-    search: { type: 'string', hint: 'TEXT', description: 'ls: only tasks whose id contains this text' },
-    limit: { type: 'string', hint: 'N', default: '50', description: 'ls: maximum number of tasks' },
-    session: { type: 'string', hint: 'ID', description: 'show: this session with all its attempts' },
-    to: {
-      type: 'string',
-      hint: 'DIR',
-      description: 'results: folder for one file per task (default: standard output)',
-    },
-    follow: { type: 'boolean', description: 'results: wait for further results until the task has ended' },
-    cancelled: { type: 'boolean', description: 'retry: also cancelled sessions' },
-    json: { type: 'boolean', description: 'Print JSON' },
+    }),
+    status: option('WORD', 'ls: only tasks with this status', { choices: ApiTaskState.options }),
+    search: option('TEXT', 'ls: only tasks whose id contains this text'),
+    limit: option('N', 'ls: maximum number of tasks', { default: '50' }),
+    session: option('ID', 'show: this session with all its attempts'),
+    to: option('DIR', 'results: folder for one file per task (default: standard output)'),
+    follow: toggle('results: wait for further results until the task has ended'),
+    cancelled: toggle('retry: also cancelled sessions'),
+    json: toggle('Print JSON'),
   },
   examples: [
     'polar task submit examples/tasks/ask.yaml --wait',

@@ -8,61 +8,32 @@ import type { Builder } from '../../trajectory/builders/builder.ts'
 import { builders } from '../../trajectory/builders/index.ts'
 import { loadBuilder } from '../../trajectory/builders/load-builder.ts'
 import { CallFilter } from '../../trajectory/select-calls.ts'
-import { parseNumber, usageError } from '../command.ts'
+import { option, parseNumber, toggle, usageError } from '../command.ts'
 import { requestReader } from '../../compose/read-request.ts'
 import { loadSessionReaders } from '../../compose/session-readers.ts'
-import { TOKENIZER_FLAG } from '../../compose/token-decoder.ts'
+import { TOKENIZER_FLAG } from './resolve-session.ts'
 
 /** Flags of all commands that build samples: how calls become traces, and which calls are trained. */
 export const buildFlags = {
-  builder: {
-    type: 'string',
-    hint: 'NAME',
+  builder: option('NAME', 'Builder that turns calls into traces', {
     choices: builders.kinds,
     default: 'prefix_merging',
-    description: 'Builder that turns calls into traces',
-  },
-  splice: { type: 'boolean', description: 'prefix_merging: merge as NVIDIA Polar does, for comparison only' },
-  'builder-module': {
-    type: 'string',
-    hint: 'FILE',
-    description: 'Instead of --builder: a JavaScript or TypeScript module that exports "builder"',
-  },
-  labels: {
-    type: 'string',
-    hint: 'A,B',
-    description: 'Train only calls with these labels; "all" trains every label',
-    default: 'main,subagent',
-  },
-  grades: {
-    type: 'string',
-    hint: 'A,B',
-    description: 'Train only calls whose tokens have this exactness',
-    default: 'exact',
-  },
-  'finish-reasons': {
-    type: 'string',
-    hint: 'A,B',
-    description: 'Train only calls with these finish reasons (default: all)',
-  },
-  'max-tokens': {
-    type: 'string',
-    hint: 'N',
-    description: 'Train only calls whose prompt and answer have at most this many tokens',
-  },
-  'exclude-parser-failures': { type: 'boolean', description: 'Exclude calls whose tool calls could not be parsed' },
-  'allow-steered': {
-    type: 'string',
-    hint: 'A,B',
-    description: `Also train calls whose request steered the sampling: ${Steering.options.join(', ')}, or "all"`,
-  },
-  weights: {
-    type: 'string',
-    hint: 'HOW',
+  }),
+  splice: toggle('prefix_merging: merge as NVIDIA Polar does, for comparison only'),
+  'builder-module': option('FILE', 'Instead of --builder: a JavaScript or TypeScript module that exports "builder"'),
+  labels: option('A,B', 'Train only calls with these labels; "all" trains every label', { default: 'main,subagent' }),
+  grades: option('A,B', 'Train only calls whose tokens have this exactness', { default: 'exact' }),
+  'finish-reasons': option('A,B', 'Train only calls with these finish reasons (default: all)'),
+  'max-tokens': option('N', 'Train only calls whose prompt and answer have at most this many tokens'),
+  'exclude-parser-failures': toggle('Exclude calls whose tool calls could not be parsed'),
+  'allow-steered': option(
+    'A,B',
+    `Also train calls whose request steered the sampling: ${Steering.options.join(', ')}, or "all"`,
+  ),
+  weights: option('HOW', 'How the weight of a session is divided among its samples', {
     choices: Weighting.options,
     default: 'tokens',
-    description: 'How the weight of a session is divided among its samples',
-  },
+  }),
   tokenizer: TOKENIZER_FLAG,
 } as const
 
