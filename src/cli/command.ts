@@ -109,8 +109,18 @@ export function usageError(name: string, problem: string): RolloutError {
   return new RolloutError('config.invalid', `polar ${name}: ${problem}. Try: polar ${name} --help`)
 }
 
-/** Parses the value of a numeric flag. Throws `config.invalid`. */
-export function parseNumber(name: string, flag: string, text: string, limits: { min: number; max: number }): number {
+/** For a word that is not an action of the command, or for none. */
+export function actionError(name: string, action: string | undefined, actions: string): RolloutError {
+  return usageError(name, action === undefined ? `name an action: ${actions}` : `unknown action "${action}"`)
+}
+
+type Limits = { min: number; max: number }
+
+/** Parses the value of a numeric flag; undefined for an absent flag. Throws `config.invalid`. */
+export function parseNumber(name: string, flag: string, text: string, limits: Limits): number
+export function parseNumber(name: string, flag: string, text: string | undefined, limits: Limits): number | undefined
+export function parseNumber(name: string, flag: string, text: string | undefined, limits: Limits): number | undefined {
+  if (text === undefined) return undefined
   const value = Number(text)
   if (text.trim() === '' || !Number.isInteger(value) || value < limits.min || value > limits.max) {
     throw usageError(name, `--${flag} must be a whole number from ${limits.min} to ${limits.max}, not "${text}"`)

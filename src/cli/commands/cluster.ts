@@ -1,10 +1,9 @@
-import { loadConfig } from '../../config/load-config.ts'
 import { systemClock } from '../../lib/async/clock.ts'
 import { down, logs, status, up } from '../cluster/slurm-actions.ts'
 import { createSlurmPrograms } from '../cluster/slurm-programs.ts'
 import type { SlurmDeps } from '../cluster/slurm-up.ts'
-import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
-import { DATA_FLAGS } from '../input/config-flags.ts'
+import { actionError, defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { DATA_FLAGS, loadFromFlags } from '../input/config-flags.ts'
 import { listenForStop } from '../stop-signals.ts'
 import { printError } from '../views/print.ts'
 
@@ -22,8 +21,9 @@ const PATHS = {
   memory: 'cluster.slurm.memory',
   gres: 'cluster.slurm.gres',
   'work-dir': 'cluster.slurm.work_dir',
-} as const
+}
 
+const ACTIONS = 'slurm up, slurm status, slurm logs or slurm down'
 const NAME = /^[A-Za-z][A-Za-z0-9_.-]{0,39}$/
 const DAY_SECONDS = 86_400
 
@@ -67,15 +67,9 @@ export const command = defineCommand({
     'polar cluster slurm down --grace 1800',
   ],
   async run({ flags, words: [manager, action, ...more], rest }): Promise<ExitCode> {
-    if (manager !== 'slurm')
-      throw usageError('cluster', `name an action: slurm up, slurm status, slurm logs or slurm down`)
+    if (manager !== 'slurm') throw actionError('cluster', undefined, ACTIONS)
     if (more.length > (action === 'logs' ? 1 : 0)) throw usageError('cluster', `unexpected argument "${more.at(-1)}"`)
-    const { config, warnings } = await loadConfig({
-      file: flags.config,
-      env: process.env,
-      flags: Object.entries(PATHS).map(([flag, path]) => ({ flag, path, value: flags[flag as keyof typeof PATHS] })),
-    })
-    for (const warning of warnings) printError(`Warning: ${warning}\n`)
+    const { config } = await loadFromFlags(flags, process.env, PATHS)
     if (rest.length > 0 && action !== 'up') throw usageError('cluster', 'arguments after -- are only for slurm up')
     using stop = listenForStop()
     const deps: SlurmDeps = {
@@ -104,10 +98,8 @@ export const command = defineCommand({
           })
         case 'down':
           return await down(config, deps, seconds('grace', flags.grace) * 1000, flags['keep-server'])
-        case undefined:
-          throw usageError('cluster', 'name an action: slurm up, slurm status, slurm logs or slurm down')
         default:
-          throw usageError('cluster', `unknown action "slurm ${action}"`)
+          throw actionError('cluster', action && `slurm ${action}`, ACTIONS)
       }
     } catch (error) {
       if (!stop.first.aborted) throw error

@@ -1,6 +1,6 @@
 import { toJsonSchema } from '../../config/list-fields.ts'
 import { printConfig, toJsonConfig } from '../../config/print-config.ts'
-import { defineCommand, EXIT, toggle, usageError, type ExitCode } from '../command.ts'
+import { actionError, defineCommand, EXIT, toggle, usageError, type ExitCode } from '../command.ts'
 import { loadFromFlags, DATA_FLAGS } from '../input/config-flags.ts'
 import { print, printJson } from '../views/print.ts'
 
@@ -35,10 +35,8 @@ export const command = defineCommand({
         else print(printConfig(loaded, { withOrigins: flags.origins }))
         return EXIT.done
       }
-      case undefined:
-        throw usageError('config', 'name an action: print, check or schema')
       default:
-        throw usageError('config', `unknown action "${action}"`)
+        throw actionError('config', action, 'print, check or schema')
     }
   },
 })

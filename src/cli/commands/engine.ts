@@ -45,10 +45,8 @@ export const command = defineCommand({
     if (!isLoopbackHost(host) && apiKey === undefined) {
       throw usageError('engine', `${host} can be reached from other machines; set --api-key, or listen on 127.0.0.1`)
     }
-    const number = (flag: 'port' | 'max-model-len' | 'workers', min: number, max: number): number | undefined => {
-      const text = flags[flag]
-      return text === undefined ? undefined : parseNumber('engine', flag, text, { min, max })
-    }
+    const number = (flag: 'port' | 'max-model-len' | 'workers', min: number, max: number) =>
+      parseNumber('engine', flag, flags[flag], { min, max })
     const options = {
       host,
       port: number('port', 0, 65_535),

@@ -19,6 +19,7 @@ import { SessionFolder, sessionsFolder } from '../../node/session/session-folder
 import { StageWidths } from '../../node/session/stages.ts'
 import type { SessionScore } from '../../trajectory/score-session.ts'
 import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { listenForInterrupt } from '../stop-signals.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { HARNESS_DIR_HELP, presetNamed } from '../../compose/harness-folders.ts'
 import { loadQuirks } from '../../compose/load-quirks.ts'
@@ -96,7 +97,7 @@ export const command = defineCommand({
       harbor: flags.harbor,
       harness: flags.harness ?? 'pi',
       image: flags.image,
-      samples: flags.samples === undefined ? undefined : whole('samples', flags.samples, 1),
+      samples: whole('samples', flags.samples, 1),
       modules: await allowModules(flags['allow-module'].map((path) => resolve(path))),
     }
     // Problems of the tasks are reported before anything starts.
@@ -104,51 +105,42 @@ export const command = defineCommand({
     await readTaskFiles(sources)
     const settings = await loadRuntimeSettings(process.env, flags.config)
     await assertWritable(dir)
-    const interrupted = new AbortController()
-    const stop = (): void => interrupted.abort()
-    process.on('SIGINT', stop).on('SIGTERM', stop)
-    try {
-      await using engine = await openEngine(toEngineChoice(flags))
-      for (const warning of warningsOf(engine)) printError(`${warning}\n`)
-      const widths = StageWidths.parse({
-        init: whole('init', flags.init, 1),
-        ready: whole('ready', flags.ready, 0),
-        run: whole('run', flags.run, 1),
-        postrun: whole('postrun', flags.postrun, 1),
-        backlog: 2 * whole('postrun', flags.postrun, 1),
-      })
-      await using opened = await openNode({
-        nodeId: hostname(),
-        dir,
-        engine,
-        runtime: flags.runtime ?? settings.runtime,
-        runtimeSettings: settings.runtimes,
-        gitCredentials: settings.gitCredentials,
-        sandboxMemoryMb: settings.sandboxMemoryMb,
-        widths,
-        budgets: { init: 900, evaluate: 1800 },
-        artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
-        modules: flags['allow-module'],
-        harnessDir: flags['harness-dir'],
-        contextTokens:
-          flags.context === undefined
-            ? undefined
-            : parseNumber('run', 'context', flags.context, { min: 1024, max: 100_000_000 }),
-        images: flags.images,
-        continuation: flags.continuation as ContinuationMode,
-        quirks: await loadQuirks(flags.quirks),
-        env: process.env,
-        logger: createLogger(flags.verbose ? 'debug' : 'error'),
-      })
-      await addMissingScores(dir)
-      const refills = flags.refills === undefined ? undefined : whole('refills', flags.refills, 0)
-      const once = (signal: AbortSignal): Promise<ExitCode> =>
-        runAll(sources, { opened, widths, dir, refills, asJson: flags.json, signal })
-      const code = flags.watch ? await runAgain(sources, once, interrupted.signal) : await once(interrupted.signal)
-      return interrupted.signal.aborted ? EXIT.interrupted : code
-    } finally {
-      process.off('SIGINT', stop).off('SIGTERM', stop)
-    }
+    using interrupted = listenForInterrupt()
+    await using engine = await openEngine(toEngineChoice(flags))
+    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
+    const widths = StageWidths.parse({
+      init: whole('init', flags.init, 1),
+      ready: whole('ready', flags.ready, 0),
+      run: whole('run', flags.run, 1),
+      postrun: whole('postrun', flags.postrun, 1),
+      backlog: 2 * Number(flags.postrun),
+    })
+    await using opened = await openNode({
+      nodeId: hostname(),
+      dir,
+      engine,
+      runtime: flags.runtime ?? settings.runtime,
+      runtimeSettings: settings.runtimes,
+      gitCredentials: settings.gitCredentials,
+      sandboxMemoryMb: settings.sandboxMemoryMb,
+      widths,
+      budgets: { init: 900, evaluate: 1800 },
+      artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
+      modules: flags['allow-module'],
+      harnessDir: flags['harness-dir'],
+      contextTokens: parseNumber('run', 'context', flags.context, { min: 1024, max: 100_000_000 }),
+      images: flags.images,
+      continuation: flags.continuation as ContinuationMode,
+      quirks: await loadQuirks(flags.quirks),
+      env: process.env,
+      logger: createLogger(flags.verbose ? 'debug' : 'error'),
+    })
+    await addMissingScores(dir)
+    const refills = whole('refills', flags.refills, 0)
+    const once = (signal: AbortSignal): Promise<ExitCode> =>
+      runAll(sources, { opened, widths, dir, refills, asJson: flags.json, signal })
+    const code = flags.watch ? await runAgain(sources, once, interrupted.signal) : await once(interrupted.signal)
+    return interrupted.signal.aborted ? EXIT.interrupted : code
   },
 })
 
@@ -369,6 +361,6 @@ async function runAgain(
   }
 }
 
-function whole(flag: string, text: string, min: number): number {
+function whole(flag: string, text: string | undefined, min: number): number | undefined {
   return parseNumber('run', flag, text, { min, max: 100_000 })
 }

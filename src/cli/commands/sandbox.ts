@@ -7,10 +7,17 @@ import { DEFAULT_RUNTIME } from '../../node/sandbox/open-runtimes.ts'
 import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import type { Execution, ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../node/sandbox/runtimes/runtime.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { actionError, defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { listenForInterrupt } from '../stop-signals.ts'
 import { RUNTIMES_CONFIG_FLAG } from '../input/config-flags.ts'
 import { completeSettings, loadRuntimeSettings } from '../../compose/runtime-settings.ts'
-import { loadCustomRuntime, openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../input/sandbox-options.ts'
+import {
+  loadCustomRuntime,
+  openRuntime,
+  SANDBOX_DIR_HELP,
+  SANDBOX_FLAGS,
+  toSandboxSpec,
+} from '../input/sandbox-options.ts'
 import { formatTable } from '../views/table.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
@@ -31,14 +38,7 @@ export const command = defineCommand({
       choices: runtimes.kinds,
     }),
     'runtime-module': option('FILE', 'Instead of --runtime: a JavaScript or TypeScript module that exports "runtime"'),
-    image: option('IMAGE', 'Image, or root folder, that the sandbox starts from'),
-    network: option('none|open|HOST,…', 'Network access (default: none)'),
-    'memory-mb': option('N', 'Memory limit in MB'),
-    pids: option('N', 'Limit of processes'),
-    cpus: option('N', 'CPU limit in cores'),
-    'disk-mb': option('N', 'Disk limit in MB'),
-    mount: option('FROM:TO[:rw],…', 'Folders of this machine to mount, read-only unless rw'),
-    workdir: option('PATH', 'Working directory of the command', { default: '/workspace' }),
+    ...SANDBOX_FLAGS,
     timeout: option('SECONDS', 'exec: time limit; exit code 124 if it is exceeded'),
     stdin: toggle('exec: pass standard input, read to its end'),
     expired: toggle('rm: all sandboxes whose lease has expired'),
@@ -69,9 +69,7 @@ export const command = defineCommand({
       case 'shell': {
         const [file, ...args] = rest
         if (action === 'exec' && file === undefined) throw usageError('sandbox', 'name the command to run after --')
-        const timeout = flags.timeout
-        const seconds =
-          timeout === undefined ? undefined : parseNumber('sandbox', 'timeout', timeout, { min: 1, max: 604_800 })
+        const seconds = parseNumber('sandbox', 'timeout', flags.timeout, { min: 1, max: 604_800 })
         const kind = chosen ?? DEFAULT_RUNTIME
         const settings = await completeSettings(kind, configured[kind] ?? {}, process.env)
         await using runtime = openRuntime(kind, flags.dir, process.env, { custom, settings })
@@ -87,10 +85,8 @@ export const command = defineCommand({
         if (ids.length === 0 && !flags.expired)
           throw usageError('sandbox', 'name the sandboxes to remove, or use --expired')
         return remove(kinds.map(open), ids, flags.expired)
-      case undefined:
-        throw usageError('sandbox', 'name an action: exec, shell, ls or rm')
       default:
-        throw usageError('sandbox', `unknown action "${action}"`)
+        throw actionError('sandbox', action, 'exec, shell, ls or rm')
     }
   },
 })
@@ -169,9 +165,7 @@ async function withSandbox(
   spec: SandboxSpec,
   work: (box: Sandbox, signal: AbortSignal) => Promise<number>,
 ): Promise<number> {
-  const interrupted = new AbortController()
-  const stop = (): void => interrupted.abort()
-  process.on('SIGINT', stop).on('SIGTERM', stop).on('SIGHUP', stop)
+  using interrupted = listenForInterrupt('SIGHUP')
   try {
     await using box = await startChecked(
       runtime,
@@ -188,8 +182,6 @@ async function withSandbox(
   } catch (error) {
     if (interrupted.signal.aborted) return EXIT.interrupted
     throw error
-  } finally {
-    process.off('SIGINT', stop).off('SIGTERM', stop).off('SIGHUP', stop)
   }
 }
 

@@ -8,7 +8,7 @@ import type { Builder } from '../../trajectory/builders/builder.ts'
 import { builders } from '../../trajectory/builders/index.ts'
 import { loadBuilder } from '../../trajectory/builders/load-builder.ts'
 import { CallFilter } from '../../trajectory/select-calls.ts'
-import { option, parseNumber, toggle, usageError } from '../command.ts'
+import { option, parseNumber, toggle, usageError, type FlagValues } from '../command.ts'
 import { requestReader } from '../../compose/read-request.ts'
 import { loadSessionReaders } from '../../compose/session-readers.ts'
 import { TOKENIZER_FLAG } from './resolve-session.ts'
@@ -37,41 +37,19 @@ export const buildFlags = {
   tokenizer: TOKENIZER_FLAG,
 } as const
 
-/** Values of `buildFlags`. */
-export interface BuildFlags {
-  builder: string
-  splice: boolean
-  'builder-module': string | undefined
-  labels: string
-  grades: string
-  'finish-reasons': string | undefined
-  'max-tokens': string | undefined
-  'exclude-parser-failures': boolean
-  'allow-steered'?: string | undefined
-  weights: string
-  tokenizer?: string | undefined
-}
+export type BuildFlags = FlagValues<typeof buildFlags>
 
 /** `command` is the name of the command, for messages. Throws `config.invalid` for invalid values. */
 export async function toBuildOptions(command: string, flags: BuildFlags): Promise<BuildOptions> {
-  const maxTokens = flags['max-tokens']
-  const reasons = flags['finish-reasons']
-  const steered = flags['allow-steered']
   return {
     builder: await toBuilder(command, flags),
     filter: CallFilter.parse({
-      labels: parseChoice(command, 'labels', Label, flags.labels),
+      labels: parseList(command, 'labels', Label, flags.labels, { all: true }),
       grades: parseList(command, 'grades', Exactness, flags.grades),
-      finishReasons:
-        reasons === undefined
-          ? undefined
-          : parseList(command, 'finish-reasons', FinishReason, reasons.replaceAll('_', '-')),
-      maxTokens:
-        maxTokens === undefined
-          ? undefined
-          : parseNumber(command, 'max-tokens', maxTokens, { min: 1, max: 2 ** 31 - 1 }),
+      finishReasons: parseList(command, 'finish-reasons', FinishReason, flags['finish-reasons']?.replaceAll('_', '-')),
+      maxTokens: parseNumber(command, 'max-tokens', flags['max-tokens'], { min: 1, max: 2 ** 31 - 1 }),
       parserFailures: flags['exclude-parser-failures'] ? 'exclude' : 'keep',
-      allowSteered: steered === undefined ? undefined : parseChoice(command, 'allow-steered', Steering, steered),
+      allowSteered: parseList(command, 'allow-steered', Steering, flags['allow-steered'], { all: true }),
     }),
     weighting: Weighting.parse(flags.weights),
     reader: requestReader,
@@ -93,23 +71,16 @@ async function toBuilder(command: string, flags: BuildFlags): Promise<Builder> {
   return builders.create(builders.config.parse(config), {})
 }
 
-/** Parses a list, or "all" for every value. */
-function parseChoice<T extends string>(
-  command: string,
-  flag: string,
-  schema: z.ZodType<T> & { options: T[] },
-  text: string,
-): T[] {
-  return text.trim() === 'all' ? [...schema.options] : parseList(command, flag, schema, text)
-}
-
+/** Parses a list; if `all` is set, "all" stands for every value. */
 function parseList<T extends string>(
   command: string,
   flag: string,
   schema: z.ZodType<T> & { options: T[] },
-  text: string,
-): T[] {
-  return text.split(',').map((word) => {
+  text: string | undefined,
+  { all = false } = {},
+): T[] | undefined {
+  if (all && text?.trim() === 'all') return [...schema.options]
+  return text?.split(',').map((word) => {
     const parsed = schema.safeParse(word.trim())
     if (parsed.success) return parsed.data
     throw usageError(command, `--${flag} takes ${schema.options.join(', ')}, separated by commas, not "${word.trim()}"`)

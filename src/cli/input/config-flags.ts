@@ -72,12 +72,13 @@ type FlagValues = Readonly<Record<string, string | readonly string[] | boolean |
 export async function loadFromFlags(
   flags: FlagValues & { config?: string },
   env: NodeJS.ProcessEnv = process.env,
+  paths: Readonly<Record<string, string>> = PATHS,
 ): Promise<LoadedConfig> {
   const loaded = await loadConfig({
     file: flags.config,
     env,
     flags: [
-      ...Object.entries(PATHS).map(([flag, path]) => ({ flag, path, value: flags[flag] })),
+      ...Object.entries(paths).map(([flag, path]) => ({ flag, path, value: flags[flag] })),
       { flag: 'verbose', path: 'log', value: flags['verbose'] === true ? 'debug' : undefined },
     ],
   })

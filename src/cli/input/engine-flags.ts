@@ -1,6 +1,6 @@
 import { upstreams } from '../../gateway/upstreams/index.ts'
 import type { EngineChoice } from '../../compose/open-engine.ts'
-import { option } from '../command.ts'
+import { option, type FlagValues } from '../command.ts'
 
 /** Flags that choose the inference engine. None has a default, so that the config file applies where a flag is absent. */
 export const ENGINE_FLAGS = {
@@ -37,13 +37,7 @@ export const DURABILITY_FLAG = option(
   { choices: ['process', 'disk'], default: 'process' },
 )
 
-interface EngineFlags {
-  'engine-url'?: string
-  'engine-kind'?: string
-  'engine-key'?: string
-  model?: string
-  script?: string
-}
+type EngineFlags = Partial<FlagValues<typeof ENGINE_FLAGS & { 'engine-key': typeof ENGINE_KEY_FLAG }>>
 
 export function toEngineChoice(flags: EngineFlags): EngineChoice {
   return {
