@@ -32,7 +32,7 @@ type Flags = Readonly<Record<string, StringFlag | BooleanFlag>>
 type OptionSettings = Omit<StringFlag, 'type' | 'hint' | 'description'>
 
 /** A flag with a value; `hint` is the placeholder of the value in the help. */
-export function option<const S extends OptionSettings = Record<never, never>>(
+export function option<const S extends OptionSettings = object>(
   hint: string,
   description: string,
   settings?: S,

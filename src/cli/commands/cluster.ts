@@ -98,6 +98,7 @@ export const command = defineCommand({
           })
         case 'down':
           return await down(config, deps, seconds('grace', flags.grace) * 1000, flags['keep-server'])
+        case undefined:
         default:
           throw actionError('cluster', action && `slurm ${action}`, ACTIONS)
       }

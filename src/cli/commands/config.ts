@@ -35,6 +35,7 @@ export const command = defineCommand({
         else print(printConfig(loaded, { withOrigins: flags.origins }))
         return EXIT.done
       }
+      case undefined:
       default:
         throw actionError('config', action, 'print, check or schema')
     }

@@ -197,9 +197,9 @@ function toRecord(
   engine: { model: string; contextTokens: number | undefined },
 ): Pick<RecordOptions, 'origin' | 'prepare'> {
   if (choice.harness === undefined) {
-    const { command } = choice
+    const { command: line } = choice
     const options = { env: process.env, model: engine.model }
-    return { origin: { command }, prepare: async (access) => prepareCommand(command, { ...options, access }) }
+    return { origin: { command: line }, prepare: async (access) => prepareCommand(line, { ...options, access }) }
   }
   const { harness } = choice
   const chosen = parseNumber('record', 'context', flags.context, { min: 1024, max: 100_000_000 })

@@ -85,6 +85,7 @@ export const command = defineCommand({
         if (ids.length === 0 && !flags.expired)
           throw usageError('sandbox', 'name the sandboxes to remove, or use --expired')
         return remove(kinds.map(open), ids, flags.expired)
+      case undefined:
       default:
         throw actionError('sandbox', action, 'exec, shell, ls or rm')
     }
@@ -101,10 +102,10 @@ function passOn(code: number): ExitCode {
 async function runCommand(
   runtime: Runtime,
   spec: SandboxSpec,
-  command: Pick<ExecSpec, 'command' | 'stdin' | 'timeoutMs'>,
+  exec: Pick<ExecSpec, 'command' | 'stdin' | 'timeoutMs'>,
 ): Promise<number> {
   return withSandbox(runtime, spec, async (box, signal) => {
-    const execution = await box.exec({ ...command, leftovers: 'end', outputBytes: OUTPUT_BYTES })
+    const execution = await box.exec({ ...exec, leftovers: 'end', outputBytes: OUTPUT_BYTES })
     const kill = (): void => void execution.kill()
     signal.addEventListener('abort', kill, { once: true })
     if (signal.aborted) kill()

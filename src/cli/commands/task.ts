@@ -91,6 +91,7 @@ export const command = defineCommand({
           return await retry(ids(), flags, find)
         case 'rm':
           return await removeTasks(ids(), flags, find)
+        case undefined:
         default:
           throw actionError('task', action, 'submit, ls, show, wait, results, cancel, retry or rm')
       }
