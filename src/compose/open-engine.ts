@@ -1,6 +1,7 @@
 import { readFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Engine } from '@polar-rl/tiny-engine'
+import { orInvalid } from '../config/or-invalid.ts'
 import { createUpstream, detectKind, type UpstreamConfig, type UpstreamKind } from '../gateway/upstreams/index.ts'
 import { loadUpstream, type UpstreamPlug } from '../gateway/upstreams/load-upstream.ts'
 import { allowsExact, type Capabilities, type ProbeReport, type Upstream } from '../gateway/upstreams/upstream.ts'
@@ -177,12 +178,6 @@ async function startTiny(choice: EngineChoice): Promise<Engine> {
 }
 
 /** Reads a script of the tiny engine. Throws `config.invalid`. */
-export async function readScript(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    throw new RolloutError('config.invalid', `Cannot read the script ${path}: ${(error as Error).message}`, {
-      cause: error,
-    })
-  }
+export function readScript(path: string): Promise<string> {
+  return orInvalid(`Cannot read the script ${path}`, () => readFile(path, 'utf8'))
 }

@@ -11,13 +11,13 @@ import { badRequest, EngineError } from './errors.ts'
 import { EventStream, type EventWriter } from './event-stream.ts'
 import type { Exchange } from './exchange.ts'
 import { cutBody, faultBefore } from './faults.ts'
-import { ActiveGeneration, type Job } from './generation.ts'
+import { ActiveGeneration, type Job, type Sink } from './generation.ts'
 import { PromptError } from './inference/pool.ts'
 import type { LogprobStyle } from './logprobs.ts'
 import { checkPromptLength, fitGivenPrompt, fitRenderedPrompt, toPromptIds, toPromptText } from './prompt.ts'
 import { toSamplingParams } from './sampling.ts'
 import { TokenBodySink, TokenStreamSink, type TokenStyle } from './token-output.ts'
-import { shapeAnswer, ShapedStream, type JsonObject } from './wire.ts'
+import { shapeAnswer, ShapedStream, type JsonObject, type Shape } from './wire.ts'
 import { ChatBody, checkChatBody, checkCompletionBody, CompletionBody, GenerateBody, parseBody } from './wire-schema.ts'
 
 /** OpenAI's and vLLM's default for completions; chat has none. */
@@ -28,20 +28,39 @@ export async function chatCompletions(context: EngineContext, exchange: Exchange
   const asked = await exchange.readJson()
   const body = parseBody(ChatBody, context.wire.toChatBody(asked))
   const { job, promptText } = toChatJob(context, exchange, body)
+  const style = () => toChatStyle(context, body, job.requestId, promptText)
+  const shape = context.wire.shape?.(asked as JsonObject, context)
+  await answer(context, exchange, job, {
+    isStream: body.stream === true,
+    shape,
+    createStream: (active, stream) => new ChatStreamSink(active, stream, style(), context.texts),
+    createBody: (active) => new ChatBodySink(active, style(), context.texts),
+  })
+}
+
+interface Sinks {
+  isStream: boolean
+  /** Absent: the format of vLLM. */
+  shape?: Shape
+  createStream(active: ActiveGeneration, stream: EventWriter): Sink & { finish(): void }
+  createBody(active: ActiveGeneration): Sink & { toJson(): string }
+}
+
+/** Generates the answer to one prompt and sends it, as a stream or as a whole. */
+async function answer(context: EngineContext, exchange: Exchange, job: Job, sinks: Sinks): Promise<void> {
+  const { isStream, shape } = sinks
   const active = await ActiveGeneration.start(context, job, exchange.signal)
   try {
-    const style = toChatStyle(context, body, job.requestId, promptText)
-    const shape = context.wire.shape?.(asked as JsonObject, context)
-    if (await faultBefore(active.fault, exchange, body.stream === true)) return
-    if (body.stream === true) {
+    if (await faultBefore(active.fault, exchange, isStream)) return
+    if (isStream) {
       const plain = new EventStream(exchange.response)
       const stream = shape === undefined ? plain : new ShapedStream(plain, shape)
-      const sink = new ChatStreamSink(active, stream, style, context.texts)
+      const sink = sinks.createStream(active, stream)
       await endStream(context, stream, async () => {
         if (await active.run(sink)) sink.finish()
       })
     } else {
-      const sink = new ChatBodySink(active, style, context.texts)
+      const sink = sinks.createBody(active)
       await active.run(sink)
       exchange.sendJson(cutBody(shapeAnswer(sink.toJson(), shape), active.fault))
     }
@@ -242,30 +261,18 @@ export async function generateTokens(context: EngineContext, exchange: Exchange)
     includeStop: params.include_stop_str_in_output ?? false,
     skipSpecialTokens: params.skip_special_tokens ?? true,
   }
-  const active = await ActiveGeneration.start(context, job, exchange.signal)
-  try {
-    const style: TokenStyle = {
-      id,
-      created: secondsOf(context.now()),
-      model: context.modelName,
-      topLogprobs: params.logprobs ?? null,
-      ...streamStyle(body),
-    }
-    if (await faultBefore(active.fault, exchange, body.stream === true)) return
-    if (body.stream === true) {
-      const stream = new EventStream(exchange.response)
-      const sink = new TokenStreamSink(active, stream, style)
-      await endStream(context, stream, async () => {
-        if (await active.run(sink)) sink.finish()
-      })
-    } else {
-      const sink = new TokenBodySink(active, style)
-      await active.run(sink)
-      exchange.sendJson(cutBody(sink.toJson(), active.fault))
-    }
-  } finally {
-    active.close()
-  }
+  const style = (): TokenStyle => ({
+    id,
+    created: secondsOf(context.now()),
+    model: context.modelName,
+    topLogprobs: params.logprobs ?? null,
+    ...streamStyle(body),
+  })
+  await answer(context, exchange, job, {
+    isStream: body.stream === true,
+    createStream: (active, stream) => new TokenStreamSink(active, stream, style()),
+    createBody: (active) => new TokenBodySink(active, style()),
+  })
 }
 
 /** The status was already sent, so a failure becomes the last event. */

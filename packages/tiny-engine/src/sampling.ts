@@ -1,31 +1,6 @@
 import { badRequest } from './errors.ts'
 import type { SamplingParams } from './policies/policy.ts'
-import type { CompletionBody } from './wire-schema.ts'
-
-/** Sampling fields of a body, at any level. */
-export type SamplingFields = Pick<
-  CompletionBody,
-  | 'temperature'
-  | 'top_p'
-  | 'top_k'
-  | 'min_p'
-  | 'repetition_penalty'
-  | 'presence_penalty'
-  | 'frequency_penalty'
-  | 'logit_bias'
-  | 'seed'
-  | 'min_tokens'
-  | 'stop'
-  | 'stop_token_ids'
-  | 'ignore_eos'
-  | 'n'
-  | 'use_beam_search'
-  | 'prompt_logprobs'
-  | 'logprob_token_ids'
-  | 'allowed_token_ids'
-  | 'bad_words'
-  | 'truncate_prompt_tokens'
->
+import type { SamplingFields } from './wire-schema.ts'
 
 export interface SamplingLimits {
   vocabularySize: number

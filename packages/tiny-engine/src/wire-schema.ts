@@ -58,6 +58,9 @@ const samplingFields = {
   truncate_prompt_tokens: z.int().nullish(),
 } as const
 
+/** Sampling fields of a body, at any level. */
+export type SamplingFields = z.infer<z.ZodObject<typeof samplingFields>>
+
 const Tool = z.looseObject({
   type: z.literal('function').optional(),
   function: z.looseObject({

@@ -54,18 +54,15 @@ export const serverRoutes = {
     summary: 'Check that the server and its database respond; returns the number of nodes.',
     scopes: [],
     answer: json(z.object({ status: z.literal('ok'), nodes: Count })),
-    isIdempotent: true,
     examples: { answer: { status: 'ok', nodes: 3 } },
   }),
   getOpenApi: route({
     method: 'get',
     path: '/openapi.json',
-    origin: 'polar',
     tag: 'server',
     summary: 'Get this document.',
     scopes: [],
     answer: json(z.record(z.string(), z.unknown())),
-    isIdempotent: true,
   }),
   getStatus: route({
     method: 'get',
@@ -81,7 +78,6 @@ export const serverRoutes = {
         nodes: z.object({ nodes: z.array(NodeInfo) }),
       }),
     ),
-    isIdempotent: true,
     examples: {
       answer: {
         tasks: { 'polar-slime-7-0': 'running' },
@@ -105,23 +101,19 @@ export const serverRoutes = {
       task_id: TaskId.optional().describe('Only events of this task.'),
     }),
     answer: { kind: 'sse', schema: ServerEvent },
-    isIdempotent: true,
   }),
   getPolicy: route({
     method: 'get',
     path: '/policy',
-    origin: 'polar',
     tag: 'server',
     summary: 'Get the current policy version.',
     scopes: ['read', 'trainer', 'node'],
     answer: json(Policy),
-    isIdempotent: true,
     examples: { answer: { version: 7 } },
   }),
   putPolicy: route({
     method: 'put',
     path: '/policy',
-    origin: 'polar',
     tag: 'server',
     summary: 'Set the policy version that the engines serve; cancels stale tasks.',
     description:
@@ -130,18 +122,15 @@ export const serverRoutes = {
     scopes: ['trainer'],
     body: jsonBody(z.strictObject({ version: Count })),
     answer: json(Policy.extend({ warnings: z.array(z.string()).optional() })),
-    isIdempotent: true,
     examples: { body: { version: 8 }, answer: { version: 8, warnings: ['No token is stamped with this version.'] } },
   }),
   listQuotas: route({
     method: 'get',
     path: '/quotas',
-    origin: 'polar',
     tag: 'server',
     summary: 'List quotas and their use by token.',
     scopes: ['read', 'trainer'],
     answer: json(z.object({ quotas: z.array(QuotaUse) })),
-    isIdempotent: true,
     examples: {
       answer: {
         quotas: [
@@ -159,7 +148,6 @@ export const serverRoutes = {
   putQuota: route({
     method: 'put',
     path: '/quotas/{token}',
-    origin: 'polar',
     tag: 'server',
     summary: 'Set the quota of a token.',
     scopes: ['trainer'],
@@ -167,13 +155,11 @@ export const serverRoutes = {
     body: jsonBody(Quota),
     answer: json(QuotaUse),
     errors: [404],
-    isIdempotent: true,
     examples: { body: { max_queued_sessions: 100_000, max_running_sessions: null } },
   }),
   listCallbacks: route({
     method: 'get',
     path: '/callbacks',
-    origin: 'polar',
     tag: 'callbacks',
     summary: 'List callbacks by state, newest first.',
     scopes: ['read', 'trainer'],
@@ -184,20 +170,17 @@ export const serverRoutes = {
       cursor: Cursor.optional(),
     }),
     answer: json(z.object({ callbacks: z.array(Callback), ...next })),
-    isIdempotent: true,
     examples: { answer: { callbacks: [] } },
   }),
   resendCallback: route({
     method: 'post',
     path: '/callbacks/{callback_id}/resend',
-    origin: 'polar',
     tag: 'callbacks',
     summary: 'Resend a dead callback, with no tries counted.',
     scopes: ['trainer'],
     params: z.strictObject({ callback_id: CallbackId }),
     answer: json(Callback),
     errors: [404],
-    isIdempotent: true,
     idempotency: 'Has no effect on a waiting or delivered callback.',
   }),
 }

@@ -1,21 +1,8 @@
 import type { SampledToken, SamplingParams } from '../policies/policy.ts'
 import type { Random } from './random.ts'
 
-/** Sampling parameters of a request. */
-export type SamplerParams = Pick<
-  SamplingParams,
-  | 'temperature'
-  | 'topP'
-  | 'topK'
-  | 'minP'
-  | 'repetitionPenalty'
-  | 'presencePenalty'
-  | 'frequencyPenalty'
-  | 'logitBias'
-  | 'minTokens'
-  | 'stopTokenIds'
-  | 'topLogprobs'
->
+/** Sampling parameters that choose a token. */
+export type SamplerParams = Omit<SamplingParams, 'seed' | 'maxTokens' | 'stop' | 'ignoreEos' | 'n'>
 
 /** Earlier tokens, for penalties and `minTokens`. */
 export interface TokenHistory {
