@@ -24,7 +24,8 @@ export class WorkerStack implements AsyncDisposable {
 
   static async start({ url, worker: more, ...options }: WorkerStackOptions): Promise<WorkerStack> {
     const nodeId = options.nodeId ?? `node-${process.pid}`
-    const stack = await NodeStack.start({ member: 'all', script: ANSWER_SCRIPT, ...options, nodeId })
+    const script = options.upstream === undefined ? ANSWER_SCRIPT : undefined
+    const stack = await NodeStack.start({ member: 'all', script, ...options, nodeId })
     const line = new Line()
     const { widths } = stack.node
     try {
