@@ -8,7 +8,7 @@ import { Dispatch } from '../../src/store/dispatch/port.ts'
 const [dir = '', body = ''] = process.argv.slice(2)
 const monotonic = () => performance.now()
 const dispatch = await Dispatch.open({ dir }, { clock: systemClock, monotonic, ids: randomIds(Date.now) })
-new CallbackSender(
+export const sender = new CallbackSender(
   { secret: 'whsec-of-the-test' },
   {
     dispatch,

@@ -120,7 +120,7 @@ function renderPrompt(template: Template, globals: Readonly<Record<string, unkno
 function cutAfterFinalMessage(text: string, end: string): string {
   const at = text.lastIndexOf(end)
   if (at === -1) {
-    throw new ChatTemplateError('The template leaves out the final message, so it cannot be continued.', {
+    throw new ChatTemplateError('The template omits the final message, so the message cannot be continued.', {
       param: 'continue_final_message',
     })
   }
@@ -133,7 +133,7 @@ function runTemplate(template: Template, variables: Readonly<Record<string, unkn
     return template.render(variables)
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error)
-    throw new ChatTemplateError(`The chat template refused the conversation: ${reason}`, { cause: error })
+    throw new ChatTemplateError(`The chat template rejected the conversation: ${reason}`, { cause: error })
   }
 }
 
@@ -173,7 +173,7 @@ const TEXT_FIELDS: Readonly<Record<string, string>> = {
 function toContentText(content: unknown, param: string): string {
   if (content == null) return ''
   if (typeof content === 'string') return content
-  if (!Array.isArray(content)) throw new ChatTemplateError('Content is neither text nor a list of parts.', { param })
+  if (!Array.isArray(content)) throw new ChatTemplateError('The content must be a text or a list of parts.', { param })
   return content.map((part: unknown) => toPartText(part, param)).join('\n')
 }
 
@@ -183,14 +183,14 @@ function toPartText(part: unknown, param: string): string {
   const field = typeof fields['type'] === 'string' ? TEXT_FIELDS[fields['type']] : undefined
   const text = field === undefined ? undefined : fields[field]
   if (typeof text === 'string') return text
-  throw new ChatTemplateError(`This model reads text only; it cannot take a part of type ${String(fields['type'])}.`, {
+  throw new ChatTemplateError(`This model accepts only text, not parts of type ${String(fields['type'])}.`, {
     param,
   })
 }
 
 function toTemplateCall(call: unknown, param: string): unknown {
   const { function: called, ...rest } = isRecord(call) ? call : {}
-  if (!isRecord(called)) throw new ChatTemplateError('A tool call names no function.', { param })
+  if (!isRecord(called)) throw new ChatTemplateError('A tool call has no function.', { param })
   return {
     ...rest,
     function: { ...called, arguments: parseArguments(called['arguments'], `${param}.function.arguments`) },

@@ -110,7 +110,7 @@ function toChatBody(body: unknown): unknown {
     ...(n_predict === undefined ? {} : { max_tokens: n_predict }),
     // Zero switches them off.
     ...(logprobs === true && count > 0 ? { logprobs, top_logprobs: count } : {}),
-    // Log probabilities are always computed; those that were not requested are removed below.
+    // Log probabilities are always computed; log probabilities that were not requested are removed below.
     return_token_ids: true,
     return_prompt_text: true,
   }

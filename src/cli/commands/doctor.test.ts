@@ -49,7 +49,7 @@ describe('polar doctor', () => {
       exact: isExact,
       failure: null,
       machine: { node: { ok: true } },
-      upstream: { kind: wire, model: 'tiny', capabilities: { idsInStreams } },
+      upstream: { kind: wire, model: 'tiny', capabilities: { idsInStreams, ids_in_streams: idsInStreams } },
     })
   })
 

@@ -18,7 +18,7 @@ import { RUNTIMES_CONFIG_FLAG } from '../input/config-flags.ts'
 import { loadRuntimeSettings, locateBubblewrap } from '../../compose/runtime-settings.ts'
 import { openRuntime } from '../input/sandbox-options.ts'
 import { readVersion } from '../../compose/version.ts'
-import { print, printJson } from '../views/print.ts'
+import { print, printJson, withSnakeKeys } from '../views/print.ts'
 
 export const command = defineCommand({
   name: 'doctor',
@@ -40,7 +40,7 @@ export const command = defineCommand({
     const machine = await examineMachine(resolve(flags.out))
     const sandboxes = await examineRuntimes(flags.config)
     const engine = flags['engine-url'] === undefined ? undefined : await examineEngine(toEngineChoice(flags))
-    if (flags.json) printJson(toJson(machine, sandboxes, engine))
+    if (flags.json) printJson(withSnakeKeys(toJson(machine, sandboxes, engine)))
     else print(toText(machine, sandboxes, engine))
     if (engine?.failure !== undefined) return EXIT.unreachable
     const isFine = machine.every(({ isFine: fine }) => fine) && (engine === undefined || allowsExact(engine.report))

@@ -6,7 +6,7 @@ import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { defineCommand, EXIT, toggle, type ExitCode } from '../command.ts'
 import { formatGraph, formatSummary } from '../views/graph-view.ts'
 import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
-import { print, printJson } from '../views/print.ts'
+import { print, printJson, withSnakeKeys } from '../views/print.ts'
 
 export const command = defineCommand({
   name: 'inspect',
@@ -25,7 +25,7 @@ export const command = defineCommand({
     const { dir, id } = await resolveSession(subject, resolve(flags.from))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const built = buildSession(session, options)
-    if (flags.json) printJson(toJson(built), 2)
+    if (flags.json) printJson(withSnakeKeys(toJson(built)), 2)
     else
       print(
         `Session ${session.id}${session.complete ? '' : ' (INCOMPLETE)'}\n\n` +

@@ -33,7 +33,7 @@ import { loadRuntimeSettings } from '../../compose/runtime-settings.ts'
 import { createStageView } from '../views/stage-view.ts'
 import { formatTable } from '../views/table.ts'
 import { assertWritable } from '../../compose/writable.ts'
-import { print, printError, printJson } from '../views/print.ts'
+import { print, printError, printJson, withSnakeKeys } from '../views/print.ts'
 
 const DEFAULT_OUT = join('.polar', 'runs')
 
@@ -255,21 +255,9 @@ function scoreOf({ sessionId, taskId, runId, grade }: SessionOutcome): SessionSc
   return { ...grade, session_id: sessionId, group_id: runId === undefined ? taskId : groupOf(runId, taskId) }
 }
 
-/** The outcome in snake_case, like all other JSON output. Its camelCase keys stay until the next release. */
+/** The grade has names that the evaluator chose, so its keys stay. */
 function toOutcomeJson(outcome: SessionOutcome): unknown {
-  const { ending, counts } = outcome
-  return {
-    ...outcome,
-    schema_version: outcome.schemaVersion,
-    session_id: outcome.sessionId,
-    task_id: outcome.taskId,
-    run_id: outcome.runId,
-    node_id: outcome.nodeId,
-    ending: ending && { ...ending, exit_code: ending.exitCode },
-    counts: counts && { ...counts, trained_calls: counts.trainedCalls, excluded_calls: counts.excludedCalls },
-    artifacts: outcome.artifacts.map((artifact) => ({ ...artifact, is_cut: artifact.isCut })),
-    ended_at: outcome.endedAt,
-  }
+  return { ...(withSnakeKeys(outcome) as object), grade: outcome.grade }
 }
 
 function noteOf(outcomes: readonly SessionOutcome[]): string {

@@ -261,7 +261,7 @@ export class InferencePool implements AsyncDisposable {
     if (promptIds.length === 0) throw new PromptError('The prompt has no tokens.')
     if (promptIds.length + further > this.shape.maxLength) {
       throw new PromptError(
-        `The prompt has ${promptIds.length} tokens and ${further} more are wanted; the model reads ${this.shape.maxLength} at most.`,
+        `The prompt has ${promptIds.length} tokens and ${further} more are requested; the limit of the model is ${this.shape.maxLength}.`,
       )
     }
     this.#assertKnown(promptIds)
