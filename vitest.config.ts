@@ -59,7 +59,7 @@ export default defineConfig({
           include: ['src/**/*.test.ts', 'packages/*/src/**/*.test.ts', 'test/*.test.ts'],
           maxWorkers: availableParallelism(),
           // Properties with thousands of runs, on a machine that has other things to do as well.
-          testTimeout: 120_000,
+          testTimeout: 300_000,
           hookTimeout: 120_000,
         },
       },
@@ -71,7 +71,7 @@ export default defineConfig({
           // These tests wait for processes and timers half of the time.
           maxWorkers: availableParallelism() + 2,
           maxConcurrency: 3,
-          testTimeout: 180_000,
+          testTimeout: 300_000,
           hookTimeout: 180_000,
         },
       },
