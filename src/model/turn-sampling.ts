@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import type { Sampling } from './turn.ts'
+import type { Grammar, Sampling } from './turn.ts'
 
 /** Parameters of the sampling distribution. `topK` of 0 or less means no limit. */
 export const DefaultSampling = z.strictObject({
@@ -22,6 +22,8 @@ export interface EngineSampling {
   defaults: DefaultSampling
   /** Names of `defaults` that the engine did not report: their values are the documented defaults of its kind. */
   assumed: readonly (keyof DefaultSampling)[]
+  /** Absent if the request contained no restriction that the engine enforces by a grammar. */
+  grammar?: Grammar
 }
 
 /** Sampling of one call, with the parameters that the harness requested. The task may have replaced them. */
@@ -35,12 +37,18 @@ export interface CallSampling extends Omit<SentSampling, 'n' | 'stop'> {
   assumed: readonly (keyof DefaultSampling)[]
   /** Whether top-p, top-k, min-p or a temperature of 0 excluded some tokens. */
   isCut: boolean
+  grammar?: Grammar
 }
 
-export function toCallSampling({ sent, defaults, assumed }: EngineSampling): CallSampling {
+export function toCallSampling({ sent, defaults, assumed, grammar }: EngineSampling): CallSampling {
   const { n: _n, stop: _stop, ...parameters } = sent
   const inForce = { ...defaults, ...parameters }
-  return { ...inForce, assumed: assumed.filter((name) => sent[name] === undefined), isCut: isCut(inForce) }
+  return {
+    ...inForce,
+    assumed: assumed.filter((name) => sent[name] === undefined),
+    isCut: isCut(inForce),
+    ...(grammar === undefined ? {} : { grammar }),
+  }
 }
 
 /** Below this temperature vLLM and SGLang sample greedily. */

@@ -1,5 +1,6 @@
 import type { Sample, SampleCall } from '../model/sample.ts'
 import type { CallSampling, DefaultSampling, SentSampling } from '../model/turn-sampling.ts'
+import type { Grammar } from '../model/turn.ts'
 
 const NAMES = {
   temperature: 'temperature',
@@ -29,6 +30,15 @@ export function toWireNames(names: readonly (keyof DefaultSampling)[]): string[]
   return names.map((name) => NAMES[name])
 }
 
+/** Returns the restrictions of a request that the engine enforced by a grammar, under the engines' names. */
+export function toWireGrammar({ responseFormat, toolChoice, strictTools }: Grammar): Record<string, unknown> {
+  return {
+    ...(responseFormat === undefined ? {} : { response_format: responseFormat.replace('-', '_') }),
+    ...(toolChoice === undefined ? {} : { tool_choice: toolChoice === 'required' ? toolChoice : toolChoice.name }),
+    ...(strictTools === undefined ? {} : { strict_tools: strictTools }),
+  }
+}
+
 /**
  * Returns the sampling of a call for a metadata field: parameters, kind of log probabilities, steering. Omits unknown
  * facts.
@@ -46,6 +56,7 @@ function samplingFacts(sampling: CallSampling): Record<string, unknown> {
     sampling: toWireSampling(sampling),
     ...(sampling.assumed.length === 0 ? {} : { sampling_assumed: toWireNames(sampling.assumed) }),
     distribution_cut: sampling.isCut,
+    ...(sampling.grammar === undefined ? {} : { grammar: toWireGrammar(sampling.grammar) }),
   }
 }
 

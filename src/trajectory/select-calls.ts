@@ -35,6 +35,13 @@ export function toCallFilter(training: TrainingSpec | null | undefined): Partial
   }
 }
 
+/** Kinds of steering that engines enforce by a grammar. */
+const GRAMMARS: readonly Steering[] = ['response-format', 'tool-choice', 'strict-tools']
+
+function isGrammar(steering: Steering): boolean {
+  return GRAMMARS.includes(steering)
+}
+
 /** Returns the reason why a call is not trained; undefined if it is trained. */
 export function whyNotTrained(
   node: CallNode,
@@ -59,6 +66,10 @@ export function whyNotTrained(
   if (!filter.labels.includes(node.label)) return no('label', `labelled ${node.label}: ${node.evidence.join('; ')}`)
   const steered = (turn.steeredBy ?? []).filter((steering) => !filter.allowSteered.includes(steering))
   if (steered.length > 0) return no('steered', `the request steered the sampling: ${steered.join(', ')}`)
+  const isMasked = response.logprobMode === 'grammar' && !(turn.steeredBy ?? []).some(isGrammar)
+  if (isMasked && !GRAMMARS.every((steering) => filter.allowSteered.includes(steering))) {
+    return no('steered', 'its log probabilities are those of a grammar that the request does not name')
+  }
   if (filter.finishReasons !== undefined && !filter.finishReasons.includes(choice.finishReason)) {
     return no('finish-reason', `ended by ${choice.finishReason}`)
   }

@@ -6,7 +6,7 @@ import type { Choice, Turn } from '../../model/turn.ts'
 import type { Tokenizer } from '@polar-rl/tiny-engine'
 import { loadTinyEngine } from '../../compose/tiny-engine.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
-import { toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts'
+import { toWireGrammar, toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts'
 import { numberOrNull } from '../../trajectory/to-trace.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { readRequest } from '../../compose/read-request.ts'
@@ -90,6 +90,7 @@ function toSamplingJson(sampling: TurnSampling): Record<string, unknown> {
     assumed: toWireNames(inForce.assumed),
     in_force: toWireSampling(inForce),
     distribution_cut: inForce.isCut,
+    grammar: sampling.grammar === undefined ? null : toWireGrammar(sampling.grammar),
   }
 }
 

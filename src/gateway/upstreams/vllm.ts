@@ -9,7 +9,7 @@ import { vllmFields as fields } from './wire/chat-fields.ts'
 import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
+import { logprobModeOf, toEngineSampling } from './wire/engine-sampling.ts'
 import { postChat } from './wire/post-chat.ts'
 import { probeEngine, probeRequest, samplingFields, type ProbeSubject, type SamplingDefaults } from './wire/probe.ts'
 import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
@@ -48,8 +48,7 @@ export function createVllm(options: VllmOptions): Upstream {
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
     const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
     const { response, dropped } = await postChat(http, { request, forced, fields, stream, signal, countTokens: count })
-    const { logprobs: mode } = capabilities
-    const logprobMode = mode === 'unknown' ? undefined : mode
+    const logprobMode = logprobModeOf(request, capabilities)
     const fast = promptIdCache && { promptIdCache, joiner: http.joiner }
     const reading = { base: http.base, signal, forStream: request.stream, logprobMode, weights, fast }
     const answer = readAnswer(response, reading)

@@ -1,5 +1,7 @@
 import type { DefaultSampling, EngineSampling } from '../../../model/turn-sampling.ts'
-import type { TurnRequest } from '../../../model/turn.ts'
+import { grammarOf } from '../../../model/steering.ts'
+import type { LogprobMode, TurnRequest } from '../../../model/turn.ts'
+import type { Capabilities } from '../upstream.ts'
 import type { ChatFields } from './chat-fields.ts'
 import { sentSampling } from './chat-request.ts'
 
@@ -14,5 +16,25 @@ export function toEngineSampling(
   reported: DefaultSampling = {},
 ): EngineSampling {
   const assumed = (Object.keys(documented) as (keyof DefaultSampling)[]).filter((name) => reported[name] === undefined)
-  return { sent: sentSampling(request, forced, fields), defaults: { ...documented, ...reported }, assumed }
+  const grammar = grammarOf(request)
+  return {
+    sent: sentSampling(request, forced, fields),
+    defaults: { ...documented, ...reported },
+    assumed,
+    ...(grammar === undefined ? {} : { grammar }),
+  }
+}
+
+/**
+ * Returns the kind of the log probabilities of an answer; undefined if unknown. vLLM and SGLang mask the logits with the
+ * grammar before they compute log probabilities, in every mode, so an engine counts as masking unless it is known to compute
+ * them from the logits of the model (`isFree`).
+ */
+export function logprobModeOf(
+  request: TurnRequest,
+  { logprobs: mode }: Pick<Capabilities, 'logprobs'>,
+  { isFree = false } = {},
+): LogprobMode | undefined {
+  if (!isFree && grammarOf(request) !== undefined) return 'grammar'
+  return mode === 'unknown' ? undefined : mode
 }
