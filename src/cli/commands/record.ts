@@ -26,7 +26,8 @@ import {
   ENGINE_KEY_FLAG,
   toEngineChoice,
 } from '../input/engine-flags.ts'
-import { openEngine, USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
+import { USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
+import { openUntil } from '../input/open-until.ts'
 import { prepareCommand, preparePreset } from '../input/prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../../compose/record-session.ts'
 import { assertWritable } from '../../compose/writable.ts'
@@ -104,7 +105,9 @@ export const record = defineCommand({
     const stop = (): void => interrupted.abort()
     process.on('SIGINT', stop).on('SIGTERM', stop)
     const now = Date.now
-    await using engine = await openEngine({ ...toEngineChoice(flags), log: flags['engine-log'] })
+    const choice = { ...toEngineChoice('record', flags), log: flags['engine-log'] }
+    await using engine = await openUntil(interrupted.signal, choice)
+    if (engine === undefined) return EXIT.interrupted
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({

@@ -25,7 +25,8 @@ import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import { loadTaskFiles } from '../input/load-tasks.ts'
 import { groupOf } from '../input/choose-run.ts'
 import { CONTINUATION_FLAG, ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
-import { openEngine, warningsOf } from '../../compose/open-engine.ts'
+import { warningsOf } from '../../compose/open-engine.ts'
+import { openUntil } from '../input/open-until.ts'
 import { openNode, type OpenNode } from '../../compose/open-node.ts'
 import { loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
 import { createStageView } from '../views/stage-view.ts'
@@ -128,7 +129,8 @@ export const run = defineCommand({
     const stop = (): void => interrupted.abort()
     process.on('SIGINT', stop).on('SIGTERM', stop)
     try {
-      await using engine = await openEngine(toEngineChoice(flags))
+      await using engine = await openUntil(interrupted.signal, toEngineChoice('run', flags))
+      if (engine === undefined) return EXIT.interrupted
       for (const warning of warningsOf(engine)) printError(`${warning}\n`)
       const widths = StageWidths.parse({
         init: whole('init', flags.init, 1),

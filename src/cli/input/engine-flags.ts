@@ -1,5 +1,8 @@
 import { upstreams } from '../../gateway/upstreams/index.ts'
 import type { EngineChoice } from '../../compose/open-engine.ts'
+import { ENGINE_WAIT_SECONDS } from '../../config/engine-section.ts'
+import { parseNumber } from '../command.ts'
+import { printError } from '../views/print.ts'
 
 /** Flags that choose the inference engine. None has a default, so that the config file applies where a flag is absent. */
 export const ENGINE_FLAGS = {
@@ -15,6 +18,11 @@ export const ENGINE_FLAGS = {
     formerly: 'engine',
     choices: ['auto', ...upstreams.kinds],
     description: 'Kind of the engine at --engine-url (default: auto, which detects it)',
+  },
+  'engine-wait': {
+    type: 'string',
+    hint: 'SECONDS',
+    description: `How long to wait for an engine that is loading or busy (default: ${ENGINE_WAIT_SECONDS})`,
   },
   model: { type: 'string', hint: 'NAME', description: 'Model to request (default: the first that the engine serves)' },
   script: { type: 'string', hint: 'FILE', description: 'YAML file of turns that the tiny engine replays' },
@@ -49,12 +57,17 @@ interface EngineFlags {
   'engine-url'?: string
   'engine-kind'?: string
   'engine-key'?: string
+  'engine-wait'?: string
   model?: string
   script?: string
 }
 
-export function toEngineChoice(flags: EngineFlags): EngineChoice {
+/** `command` is the name of the command, for messages. What the command waits for is printed on standard error. */
+export function toEngineChoice(command: string, flags: EngineFlags): EngineChoice {
+  const wait = flags['engine-wait'] ?? String(ENGINE_WAIT_SECONDS)
   return {
+    waitMs: 1000 * parseNumber(command, 'engine-wait', wait, { min: 0, max: 86_400 }),
+    onWait: (sentence) => printError(`${sentence}\n`),
     url: flags['engine-url'],
     kind: flags['engine-kind'],
     model: flags.model,

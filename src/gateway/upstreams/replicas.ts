@@ -3,7 +3,14 @@ import { RolloutError, type Failure, type FailureCode } from '../../model/failur
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import type { WireEvent } from '../wire-event.ts'
-import { allowsExact, type Capabilities, type SendOptions, type Upstream, type UpstreamReply } from './upstream.ts'
+import {
+  allowsExact,
+  type Capabilities,
+  type ProbeReport,
+  type SendOptions,
+  type Upstream,
+  type UpstreamReply,
+} from './upstream.ts'
 
 export interface ReplicasOptions {
   /** Engines of one kind that serve the same model. The returned upstream owns and disposes them. */
@@ -153,20 +160,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     listModels: (signal) => any().listModels(signal),
     contextTokens: (model, signal) => any().contextTokens(model, signal),
     async probe(signal) {
-      const reports = await Promise.all(options.replicas.map((upstream) => upstream.probe(signal)))
-      // The report of the replica with a blocking finding, with the findings of all replicas.
-      const worst = reports.find((report) => !allowsExact(report)) ?? reports[0]!
-      const findings = reports.flatMap((report) =>
-        report.findings.map((finding) =>
-          reports.length === 1 ? finding : { ...finding, evidence: `${report.url}: ${finding.evidence}` },
-        ),
-      )
-      return {
-        ...worst,
-        url: reports.map((report) => report.url).join(','),
-        capabilities: reports.map((report) => report.capabilities).reduce(intersect),
-        findings: dropRepeated(findings, reports.length),
-      }
+      return mergeReports(await Promise.all(options.replicas.map((upstream) => upstream.probe(signal))))
     },
     async [Symbol.asyncDispose]() {
       clearInterval(timer)
@@ -177,6 +171,21 @@ export function createReplicas(options: ReplicasOptions): Upstream {
 
   function mayRetry(started: StartedCall, failure: Failure, { signal }: SendOptions): boolean {
     return started.others.length > 0 && !signal.aborted && isRetryable(failure)
+  }
+}
+
+/** Returns the report of the replica with a blocking finding, or of the first, with the findings of all replicas. */
+export function mergeReports(reports: readonly ProbeReport[]): ProbeReport {
+  const worst = reports.find((report) => !allowsExact(report)) ?? reports[0]!
+  if (reports.length === 1) return worst
+  const findings = reports.flatMap((report) =>
+    report.findings.map((finding) => ({ ...finding, evidence: `${report.url}: ${finding.evidence}` })),
+  )
+  return {
+    ...worst,
+    url: reports.map((report) => report.url).join(','),
+    capabilities: reports.map((report) => report.capabilities).reduce(intersect),
+    findings: dropRepeated(findings, reports.length),
   }
 }
 

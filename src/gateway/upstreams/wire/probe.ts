@@ -72,7 +72,12 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     const outcome = await callOnce(subject, { ...call, model }, signal)
     // Sampling is random, and a temporary failure shows nothing about the engine's capabilities.
     const isBad = outcome.failure !== undefined && failureClasses[outcome.failure.code].retryable
-    return isBad ? callOnce(subject, { ...call, model }, signal) : outcome
+    const last = isBad ? await callOnce(subject, { ...call, model }, signal) : outcome
+    // An engine that is too busy to answer shows nothing about its capabilities either.
+    if (last.failure !== undefined && BUSY.has(last.failure.code)) {
+      throw new RolloutError(last.failure.code, `The engine at ${subject.http.base} is busy: ${last.failure.message}`)
+    }
+    return last
   }
 
   const whole = await tryCall({ temperature: 1 })
@@ -106,6 +111,8 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     findings: findings.map(({ capability: _, ...finding }) => finding),
   }
 }
+
+const BUSY: ReadonlySet<string> = new Set(['upstream.overloaded', 'upstream.rate-limited'])
 
 interface Found extends Finding {
   capability?: Partial<Capabilities>
