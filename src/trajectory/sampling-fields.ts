@@ -1,5 +1,5 @@
 import type { Sample, SampleCall } from '../model/sample.ts'
-import type { CallSampling, DefaultSampling, SentSampling } from '../model/turn-sampling.ts'
+import type { CallSampling, SentSampling } from '../model/turn-sampling.ts'
 import type { Grammar } from '../model/turn.ts'
 
 const NAMES = {
@@ -26,7 +26,7 @@ export function toWireSampling(sampling: SentSampling): Record<string, unknown> 
 }
 
 /** Returns parameter names under the engines' names. */
-export function toWireNames(names: readonly (keyof DefaultSampling)[]): string[] {
+export function toWireNames(names: readonly (keyof SentSampling)[]): string[] {
   return names.map((name) => NAMES[name])
 }
 
@@ -55,6 +55,7 @@ function samplingFacts(sampling: CallSampling): Record<string, unknown> {
   return {
     sampling: toWireSampling(sampling),
     ...(sampling.assumed.length === 0 ? {} : { sampling_assumed: toWireNames(sampling.assumed) }),
+    ...(sampling.hidden === undefined ? {} : { sampling_unknown: toWireNames(sampling.hidden) }),
     distribution_cut: sampling.isCut,
     ...(sampling.grammar === undefined ? {} : { grammar: toWireGrammar(sampling.grammar) }),
   }

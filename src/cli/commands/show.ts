@@ -88,6 +88,7 @@ function toSamplingJson(sampling: TurnSampling): Record<string, unknown> {
     sent: toWireSampling(sampling.sent),
     engine_defaults: toWireSampling(sampling.defaults),
     assumed: toWireNames(inForce.assumed),
+    unknown: toWireNames(inForce.hidden ?? []),
     in_force: toWireSampling(inForce),
     distribution_cut: inForce.isCut,
     grammar: sampling.grammar === undefined ? null : toWireGrammar(sampling.grammar),

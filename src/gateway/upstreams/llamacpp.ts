@@ -59,7 +59,7 @@ export function createLlamacpp(options: EngineOptions): Upstream {
         logprobMode: logprobModeOf(request, capabilities, { isFree: true }),
       })
       const [forced] = calls
-      const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+      const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities)
       return { forced, dropped: posted[0]?.dropped ?? [], sampling, events }
     } catch (error) {
       group.abort()

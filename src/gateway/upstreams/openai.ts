@@ -40,7 +40,7 @@ export function createOpenai(options: EngineOptions): Upstream {
     const post = { request, forced, fields, stream: request.stream, signal, countTokens }
     const { response, dropped } = await postChat(http, post)
     const logprobMode = logprobModeOf(request, capabilities)
-    const sampling = toEngineSampling(request, post, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    const sampling = toEngineSampling(request, post, DOCUMENTED_SAMPLING, capabilities)
     return {
       forced,
       dropped,

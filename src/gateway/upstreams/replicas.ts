@@ -1,6 +1,6 @@
 import { RecentMap } from '../../lib/collections/recent-map.ts'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
-import type { DefaultSampling } from '../../model/turn-sampling.ts'
+import type { DefaultSampling, HiddenDefault } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import type { WireEvent } from '../wire-event.ts'
 import {
@@ -305,6 +305,7 @@ function intersect(one: Capabilities, other: Capabilities): Capabilities {
     weightVersion: one.weightVersion && other.weightVersion,
     logprobs: one.logprobs === other.logprobs ? one.logprobs : 'unknown',
     ...commonSampling(one.defaultSampling, other.defaultSampling),
+    ...allHidden(one.hiddenDefaults, other.hiddenDefaults),
     contextTokens: contexts.length === 0 ? undefined : Math.min(...contexts),
   }
 }
@@ -314,6 +315,15 @@ function commonSampling(one: DefaultSampling = {}, other: DefaultSampling = {}):
   const names = (Object.keys(one) as (keyof DefaultSampling)[]).filter((name) => one[name] === other[name])
   if (names.length === 0) return {}
   return { defaultSampling: Object.fromEntries(names.map((name) => [name, one[name]])) }
+}
+
+/** Returns the parameters that at least one replica sets to an unknown value. */
+function allHidden(
+  one: readonly HiddenDefault[] = [],
+  other: readonly HiddenDefault[] = [],
+): Pick<Capabilities, 'hiddenDefaults'> {
+  const names = new Set([...one, ...other])
+  return names.size === 0 ? {} : { hiddenDefaults: [...names] }
 }
 
 function dropRepeated<T extends { about: string; verdict: string; meaning: string; evidence: string }>(

@@ -66,7 +66,7 @@ export function createSglang(options: EngineOptions): Upstream {
     })
     // A prompt may have a hundred thousand ids, and the log contains them already.
     if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
-    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities)
     return { forced, dropped, sampling, ...answer }
   }
 

@@ -6,21 +6,26 @@ import type { ChatFields } from './chat-fields.ts'
 import { sentSampling } from './chat-request.ts'
 
 /**
- * Returns how the engine samples a request. `reported`: defaults that the engine reported to a probe. `documented`: defaults
- * in the documentation of this kind of engine, which a `generation_config.json` on the server may change.
+ * Returns how the engine samples a request. `documented`: defaults in the documentation of this kind of engine, which a
+ * `generation_config.json` on the server may change, unless a probe found other defaults.
  */
 export function toEngineSampling(
   request: TurnRequest,
   { forced, fields }: { forced: Readonly<Record<string, unknown>>; fields: ChatFields },
   documented: DefaultSampling,
-  reported: DefaultSampling = {},
+  {
+    defaultSampling: reported = {},
+    hiddenDefaults: hidden = [],
+  }: Pick<Capabilities, 'defaultSampling' | 'hiddenDefaults'>,
 ): EngineSampling {
-  const assumed = (Object.keys(documented) as (keyof DefaultSampling)[]).filter((name) => reported[name] === undefined)
+  const known = Object.entries(documented).filter(([name]) => !(hidden as readonly string[]).includes(name))
+  const assumed = known.map(([name]) => name as keyof DefaultSampling).filter((name) => reported[name] === undefined)
   const grammar = grammarOf(request)
   return {
     sent: sentSampling(request, forced, fields),
-    defaults: { ...documented, ...reported },
+    defaults: { ...Object.fromEntries(known), ...reported },
     assumed,
+    ...(hidden.length === 0 ? {} : { hidden }),
     ...(grammar === undefined ? {} : { grammar }),
   }
 }
