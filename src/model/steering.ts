@@ -1,4 +1,17 @@
-import type { Grammar, Steering, TurnRequest } from './turn.ts'
+import type { Grammar, LogprobMode, Steering, Turn, TurnRequest } from './turn.ts'
+
+/** Kinds of steering that engines enforce by a grammar. */
+export const GRAMMARS: readonly Steering[] = ['response-format', 'tool-choice', 'strict-tools']
+
+/**
+ * Returns the kind of the log probabilities of a recorded call. Records of earlier versions contain no grammar and name
+ * masked log probabilities by the mode of the engine, so a call that a grammar steered counts as masked there.
+ */
+export function recordedLogprobMode(turn: Pick<Turn, 'response' | 'steeredBy' | 'sampling'>): LogprobMode | undefined {
+  const { response, steeredBy = [], sampling } = turn
+  const isOldRecord = sampling?.grammar === undefined && steeredBy.some((steering) => GRAMMARS.includes(steering))
+  return isOldRecord && response?.logprobMode !== undefined ? 'grammar' : response?.logprobMode
+}
 
 /** Lists how a request restricts what the model may sample, besides its sampling parameters. */
 export function steeringOf(request: TurnRequest): Steering[] {

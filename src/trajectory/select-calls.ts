@@ -1,6 +1,7 @@
 import * as z from 'zod'
 import { hasNaN } from '../lib/has-nan.ts'
 import { Label, type ExclusionReason } from '../model/sample.ts'
+import { GRAMMARS } from '../model/steering.ts'
 import type { TrainingSpec } from '../model/task.ts'
 import { FinishReason, Exactness, outcomeOf, Steering } from '../model/turn.ts'
 import type { CallNode } from './graph/call-graph.ts'
@@ -35,13 +36,6 @@ export function toCallFilter(training: TrainingSpec | null | undefined): Partial
   }
 }
 
-/** Kinds of steering that engines enforce by a grammar. */
-const GRAMMARS: readonly Steering[] = ['response-format', 'tool-choice', 'strict-tools']
-
-function isGrammar(steering: Steering): boolean {
-  return GRAMMARS.includes(steering)
-}
-
 /** Returns the reason why a call is not trained; undefined if it is trained. */
 export function whyNotTrained(
   node: CallNode,
@@ -66,7 +60,7 @@ export function whyNotTrained(
   if (!filter.labels.includes(node.label)) return no('label', `labelled ${node.label}: ${node.evidence.join('; ')}`)
   const steered = (turn.steeredBy ?? []).filter((steering) => !filter.allowSteered.includes(steering))
   if (steered.length > 0) return no('steered', `the request steered the sampling: ${steered.join(', ')}`)
-  const isMasked = response.logprobMode === 'grammar' && !(turn.steeredBy ?? []).some(isGrammar)
+  const isMasked = response.logprobMode === 'grammar' && !(turn.steeredBy ?? []).some((kind) => GRAMMARS.includes(kind))
   if (isMasked && !GRAMMARS.every((steering) => filter.allowSteered.includes(steering))) {
     return no('steered', 'its log probabilities are those of a grammar that the request does not name')
   }

@@ -1,6 +1,7 @@
 import { resolve } from 'node:path'
 import { textOf, type AssistantMessage, type Message } from '../../model/message.ts'
 import type { SessionRecord } from '../../model/session.ts'
+import { recordedLogprobMode } from '../../model/steering.ts'
 import { toCallSampling, type TurnSampling } from '../../model/turn-sampling.ts'
 import type { Choice, Turn } from '../../model/turn.ts'
 import type { Tokenizer } from '@polar-rl/tiny-engine'
@@ -65,7 +66,7 @@ function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
     steered_by: turn.steeredBy ?? [],
     dropped_fields: turn.droppedFields ?? [],
     sampling: turn.sampling === undefined ? null : toSamplingJson(turn.sampling),
-    logprobs_of: turn.response?.logprobMode ?? null,
+    logprobs_of: recordedLogprobMode(turn) ?? null,
     failure: turn.failure ?? null,
     grade_reasons: turn.response?.gradeReasons ?? [],
     usage: turn.response?.usage ?? null,
