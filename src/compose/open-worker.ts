@@ -76,7 +76,12 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       model: about.model,
       script: about.script,
       key: engineKey,
+      waitMs: about.wait_seconds * 1000,
       signal: choice.signal,
+      onWait: (sentence) => {
+        choice.onStep?.(`engine (${sentence})`)
+        logger.warn({ engine: sentence }, 'waiting for the engine')
+      },
     }),
   )
   step('gateway and sandboxes')

@@ -3,6 +3,9 @@ import { upstreams } from '../gateway/upstreams/index.ts'
 import { SESSION_MEMORY_MB } from '../model/session.ts'
 import { AtLeastOne, atMostOne, Path, secret, Text } from './fields.ts'
 
+/** A large model takes minutes to load. */
+export const ENGINE_WAIT_SECONDS = 600
+
 /** The engine of `polar node` and `polar up`. */
 export const EngineSection = z
   .strictObject({
@@ -21,6 +24,12 @@ export const EngineSection = z
     ),
     model: Text.optional().describe('Model to request; absent: the first that the engine serves'),
     ...secret('key', 'the API key of the engine'),
+    wait_seconds: z
+      .int()
+      .min(0)
+      .max(86_400)
+      .default(ENGINE_WAIT_SECONDS)
+      .describe('How long the start waits for an engine that does not listen yet, loads its model or is busy'),
     script: Path.optional().describe('YAML file of turns that the tiny engine replays'),
     context: z
       .int()

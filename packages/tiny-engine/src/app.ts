@@ -69,6 +69,7 @@ export function createApp(context: EngineContext, options: AppOptions): RequestL
     const { method } = exchange.request
     const isModel = exchange.path.startsWith('/v1/models/')
     const route = routes.get(isModel ? '/v1/models/' : exchange.path)
+    if (context.isLoading) throw new EngineError(503, 'Loading model')
     if (route?.isOpen !== true && !isAllowed(exchange)) {
       exchange.sendJson('{"error":"Unauthorized"}', 401)
       return

@@ -13,6 +13,7 @@ import type { Policy } from './policies/policy.ts'
 import { parseScript, type Script, type ScriptInput } from './policies/script-schema.ts'
 import { createScriptPolicy } from './policies/script.ts'
 import { PromptEncoder } from './prompt.ts'
+import type { GenerationConfig } from './sampling.ts'
 import { EngineSetupError } from './setup-error.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
 import { createWire, type WireKind } from './wires.ts'
@@ -32,6 +33,10 @@ export interface EngineOptions {
   maxModelLen?: number
   /** Maximum number of alternatives per request; default 20 as in vLLM, -1 is the whole vocabulary. */
   maxLogprobs?: number
+  /** Sampling defaults of the server, as in a model's `generation_config.json`; default none. */
+  generationConfig?: GenerationConfig
+  /** Answers every request with a 503 until `finishLoading` is called, like an engine that reads its weights. */
+  isLoading?: boolean
   /** Scripted turns, as YAML text or as an object; absent: the model answers. */
   script?: string | ScriptInput
   /** Settings of the model's execution. */
@@ -57,6 +62,8 @@ export interface Engine extends AsyncDisposable {
   readonly modelName: string
   /** Number of requests in progress. */
   readonly runningCount: number
+  /** Ends the loading that `isLoading` began. */
+  finishLoading(): void
   /** Closes open connections, then waits for the log. */
   close(): Promise<void>
 }
@@ -82,6 +89,8 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     modelName: options.servedModelName ?? 'tiny',
     maxModelLen: options.maxModelLen ?? script?.model.context_tokens ?? 32_768,
     maxLogprobs: options.maxLogprobs ?? 20,
+    generationConfig: options.generationConfig,
+    isLoading: options.isLoading ?? false,
     now: options.now ?? Date.now,
     newId: options.newId ?? (() => randomUUID().replaceAll('-', '')),
   }
@@ -101,6 +110,7 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     get runningCount() {
       return context.control.runningCount
     },
+    finishLoading: () => void (context.isLoading = false),
     close,
     [Symbol.asyncDispose]: close,
   }

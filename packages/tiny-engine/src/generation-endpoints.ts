@@ -12,6 +12,7 @@ import { EventStream, type EventWriter } from './event-stream.ts'
 import type { Exchange } from './exchange.ts'
 import { cutBody, faultBefore } from './faults.ts'
 import { ActiveGeneration, type Job, type Sink } from './generation.ts'
+import { firstIdsOf } from './grammar.ts'
 import { PromptError } from './inference/pool.ts'
 import type { LogprobStyle } from './logprobs.ts'
 import { checkPromptLength, fitGivenPrompt, fitRenderedPrompt, toPromptIds, toPromptText } from './prompt.ts'
@@ -95,8 +96,13 @@ export function toChatJob(
     conversation: { messages: body.messages, tools: body.tools ?? [] },
     sampling: toSamplingParams(
       body,
-      { maxTokens, topLogprobs: wantsLogprobs(body) ? (body.top_logprobs ?? 0) : 0 },
+      {
+        maxTokens,
+        topLogprobs: wantsLogprobs(body) ? (body.top_logprobs ?? 0) : 0,
+        firstIds: context.wire.masksByGrammar ? firstIdsOf(body, context.texts) : undefined,
+      },
       samplingLimits(context),
+      context.generationConfig,
     ),
     includeStop: body.include_stop_str_in_output ?? false,
     // Tool call tags are special tokens in some models, so vLLM's tool parsers need special tokens.
@@ -142,10 +148,7 @@ function toChatStyle(context: EngineContext, body: ChatBody, id: string, promptT
   }
 }
 
-/**
- * vLLM enforces `required` and named choices by a grammar. This engine treats them like `auto`, so the answer may contain no
- * call.
- */
+/** After the first token, this engine treats `required` and named choices like `auto`: the answer may contain no call. */
 function parsesToolsOf(body: ChatBody): boolean {
   return body.tools != null && body.tool_choice !== 'none'
 }
@@ -234,7 +237,7 @@ function toCompletionJob(
     requestId,
     endpoint: exchange.path,
     promptIds: fitted.promptIds,
-    sampling: toSamplingParams(body, resolved, samplingLimits(context)),
+    sampling: toSamplingParams(body, resolved, samplingLimits(context), context.generationConfig),
     includeStop: body.include_stop_str_in_output ?? false,
     skipSpecialTokens: body.skip_special_tokens ?? true,
   }

@@ -24,6 +24,7 @@ export function createLlamacppWire(version: string): Wire {
     ]),
     reasoningFields: ['reasoning_content'],
     losesHeldIds: false,
+    masksByGrammar: false,
     lowersMaxTokens: true,
     toChatBody,
     shape: createShape,

@@ -19,6 +19,7 @@ export function createOpenaiWire(): Wire {
     routes: new Map(),
     reasoningFields: ['reasoning_content'],
     losesHeldIds: false,
+    masksByGrammar: false,
     lowersMaxTokens: false,
     toChatBody,
     shape: () => ({

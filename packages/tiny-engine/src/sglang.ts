@@ -44,6 +44,7 @@ export function createSglangWire(version: string): Wire {
     ]),
     reasoningFields: ['reasoning_content'],
     losesHeldIds: false,
+    masksByGrammar: true,
     lowersMaxTokens: false,
     toChatBody: (body) => toChatBody(body, names),
     shape: (asked, context) => createShape(asked, names, context),

@@ -28,6 +28,7 @@ export function createVllmWire(version: string): Wire {
     routes: new Map(),
     reasoningFields: reasoningFields(has),
     losesHeldIds: !has('0.13'),
+    masksByGrammar: true,
     lowersMaxTokens: false,
     // A version ignores fields that it does not know.
     toChatBody(body) {

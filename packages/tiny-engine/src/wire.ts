@@ -25,6 +25,8 @@ export interface Wire {
   readonly reasoningFields: readonly ('reasoning' | 'reasoning_content')[]
   /** Whether streams with tools lose the ids of text that a parser holds back. */
   readonly losesHeldIds: boolean
+  /** Whether a grammar masks the logits before log probabilities are computed. */
+  readonly masksByGrammar: boolean
   /** Whether a token limit that does not fit is reduced instead of rejected. */
   readonly lowersMaxTokens: boolean
   /** Converts a chat request to vLLM's format. Throws what this engine rejects. */

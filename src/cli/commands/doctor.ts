@@ -39,7 +39,10 @@ export const command = defineCommand({
   async run({ flags }): Promise<ExitCode> {
     const machine = await examineMachine(resolve(flags.out))
     const sandboxes = await examineRuntimes(flags.config)
-    const engine = flags['engine-url'] === undefined ? undefined : await examineEngine(toEngineChoice(flags))
+    const engine =
+      flags['engine-url'] === undefined
+        ? undefined
+        : await examineEngine({ ...toEngineChoice('doctor', flags), waitMs: 0 })
     if (flags.json) printJson(withSnakeKeys(toJson(machine, sandboxes, engine)))
     else print(toText(machine, sandboxes, engine))
     if (engine?.failure !== undefined) return EXIT.unreachable

@@ -48,7 +48,7 @@ export const command = defineCommand({
     const breaks = selectBreaks(findBreaks(graph), session, flags.call)
     const source = await openTokenSource(session, {
       tokenizer: flags.tokenizer,
-      engine: toEngineChoice(flags),
+      engine: toEngineChoice('drift', flags),
     })
     const decoder = await source?.load(breaks.flatMap(shownIds))
     if (flags.json) printJson(toBreaksJson(session, graph, breaks, decoder), 2)

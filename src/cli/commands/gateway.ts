@@ -13,7 +13,8 @@ import { createLogger } from '../../compose/create-logger.ts'
 import { controlTokenFile, obtainControlToken } from '../../compose/data-folder.ts'
 import { loadQuirks } from '../../compose/load-quirks.ts'
 import { openGateway } from '../../compose/open-gateway.ts'
-import { openEngine, warningsOf } from '../../compose/open-engine.ts'
+import { warningsOf } from '../../compose/open-engine.ts'
+import { openUntil } from '../input/open-until.ts'
 import {
   CONTINUATION_FLAG,
   DURABILITY_FLAG,
@@ -71,7 +72,10 @@ export const command = defineCommand({
     protectFromOutOfMemory()
     const quirks = await loadQuirks(flags.quirks)
     const interrupted = untilSignal()
-    await using engine = await openEngine(toEngineChoice(flags))
+    const stopped = new AbortController()
+    void interrupted.then(() => stopped.abort())
+    await using engine = await openUntil(stopped.signal, toEngineChoice('gateway', flags))
+    if (engine === undefined) return EXIT.interrupted
     const logLevel = flags.verbose ? 'debug' : 'warn'
     const logger = createLogger(logLevel)
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)

@@ -38,7 +38,8 @@ import {
   QUIRKS_FLAG,
   toEngineChoice,
 } from '../input/engine-flags.ts'
-import { openEngine, USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
+import { USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
+import { openUntil } from '../input/open-until.ts'
 import { prepareCommand, preparePreset } from '../input/prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../../compose/record-session.ts'
 import { assertWritable } from '../../compose/writable.ts'
@@ -90,7 +91,9 @@ export const command = defineCommand({
     const quirks = await loadQuirks(flags.quirks)
     using interrupted = listenForInterrupt()
     const now = Date.now
-    await using engine = await openEngine({ ...toEngineChoice(flags), log: flags['engine-log'] })
+    const choice = { ...toEngineChoice('record', flags), log: flags['engine-log'] }
+    await using engine = await openUntil(interrupted.signal, choice)
+    if (engine === undefined) return EXIT.interrupted
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({

@@ -26,7 +26,8 @@ import { loadQuirks } from '../../compose/load-quirks.ts'
 import { loadTaskFiles } from '../input/load-tasks.ts'
 import { groupOf } from '../input/choose-run.ts'
 import { CONTINUATION_FLAG, ENGINE_FLAGS, ENGINE_KEY_FLAG, QUIRKS_FLAG, toEngineChoice } from '../input/engine-flags.ts'
-import { openEngine, warningsOf } from '../../compose/open-engine.ts'
+import { warningsOf } from '../../compose/open-engine.ts'
+import { openUntil } from '../input/open-until.ts'
 import { openNode, type OpenNode } from '../../compose/open-node.ts'
 import { RUNTIMES_CONFIG_FLAG } from '../input/config-flags.ts'
 import { loadRuntimeSettings } from '../../compose/runtime-settings.ts'
@@ -106,7 +107,8 @@ export const command = defineCommand({
     const settings = await loadRuntimeSettings(process.env, flags.config)
     await assertWritable(dir)
     using interrupted = listenForInterrupt()
-    await using engine = await openEngine(toEngineChoice(flags))
+    await using engine = await openUntil(interrupted.signal, toEngineChoice('run', flags))
+    if (engine === undefined) return EXIT.interrupted
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)
     const widths = StageWidths.parse({
       init: whole('init', flags.init, 1),

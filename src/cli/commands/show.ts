@@ -1,12 +1,13 @@
 import { resolve } from 'node:path'
 import { textOf, type AssistantMessage, type Message } from '../../model/message.ts'
 import type { SessionRecord } from '../../model/session.ts'
+import { recordedLogprobMode } from '../../model/steering.ts'
 import { toCallSampling, type TurnSampling } from '../../model/turn-sampling.ts'
 import type { Choice, Turn } from '../../model/turn.ts'
 import type { Tokenizer } from '@polar-rl/tiny-engine'
 import { loadTinyEngine } from '../../compose/tiny-engine.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
-import { toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts'
+import { toWireGrammar, toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts'
 import { numberOrNull } from '../../trajectory/to-trace.ts'
 import { defineCommand, EXIT, option, toggle, usageError, type ExitCode } from '../command.ts'
 import { readRequest } from '../../compose/read-request.ts'
@@ -65,7 +66,7 @@ function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
     steered_by: turn.steeredBy ?? [],
     dropped_fields: turn.droppedFields ?? [],
     sampling: turn.sampling === undefined ? null : toSamplingJson(turn.sampling),
-    logprobs_of: turn.response?.logprobMode ?? null,
+    logprobs_of: recordedLogprobMode(turn) ?? null,
     failure: turn.failure ?? null,
     grade_reasons: turn.response?.gradeReasons ?? [],
     usage: turn.response?.usage ?? null,
@@ -88,8 +89,10 @@ function toSamplingJson(sampling: TurnSampling): Record<string, unknown> {
     sent: toWireSampling(sampling.sent),
     engine_defaults: toWireSampling(sampling.defaults),
     assumed: toWireNames(inForce.assumed),
+    unknown: toWireNames(inForce.hidden ?? []),
     in_force: toWireSampling(inForce),
     distribution_cut: inForce.isCut,
+    grammar: sampling.grammar === undefined ? null : toWireGrammar(sampling.grammar),
   }
 }
 

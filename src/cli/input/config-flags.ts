@@ -61,6 +61,7 @@ const PATHS: Readonly<Record<string, string>> = {
   'allow-path': 'node.allow.paths',
   'engine-url': 'engine.url',
   'engine-kind': 'engine.kind',
+  'engine-wait': 'engine.wait_seconds',
   model: 'engine.model',
   script: 'engine.script',
   context: 'engine.context',

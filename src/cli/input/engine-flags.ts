@@ -1,6 +1,8 @@
 import { upstreams } from '../../gateway/upstreams/index.ts'
 import type { EngineChoice } from '../../compose/open-engine.ts'
-import { option, type FlagValues } from '../command.ts'
+import { ENGINE_WAIT_SECONDS } from '../../config/engine-section.ts'
+import { option, parseNumber, type FlagValues } from '../command.ts'
+import { printError } from '../views/print.ts'
 
 /** Flags that choose the inference engine. None has a default, so that the config file applies where a flag is absent. */
 export const ENGINE_FLAGS = {
@@ -11,6 +13,10 @@ export const ENGINE_FLAGS = {
     formerly: 'engine',
     choices: ['auto', ...upstreams.kinds],
   }),
+  'engine-wait': option(
+    'SECONDS',
+    `How long to wait for an engine that is loading or busy (default: ${ENGINE_WAIT_SECONDS})`,
+  ),
   model: option('NAME', 'Model to request (default: the first that the engine serves)'),
   script: option('FILE', 'YAML file of turns that the tiny engine replays'),
 } as const
@@ -39,8 +45,12 @@ export const DURABILITY_FLAG = option(
 
 type EngineFlags = Partial<FlagValues<typeof ENGINE_FLAGS & { 'engine-key': typeof ENGINE_KEY_FLAG }>>
 
-export function toEngineChoice(flags: EngineFlags): EngineChoice {
+/** `command` is the name of the command, for messages. What the command waits for is printed on standard error. */
+export function toEngineChoice(command: string, flags: EngineFlags): EngineChoice {
+  const wait = flags['engine-wait'] ?? String(ENGINE_WAIT_SECONDS)
   return {
+    waitMs: 1000 * parseNumber(command, 'engine-wait', wait, { min: 0, max: 86_400 }),
+    onWait: (sentence) => printError(`${sentence}\n`),
     url: flags['engine-url'],
     kind: flags['engine-kind'],
     model: flags.model,

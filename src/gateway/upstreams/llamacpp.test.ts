@@ -5,6 +5,7 @@ import { describeUpstream } from './upstream.contract.ts'
 describeUpstream('llama.cpp', {
   create: createLlamacpp,
   engine: { wire: 'llamacpp' },
+  isFreeUnderGrammar: true,
   capabilities: {
     idsOut: true,
     idsInStreams: 'lossy',

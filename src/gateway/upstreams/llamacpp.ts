@@ -10,7 +10,7 @@ import { llamacppFields as fields } from './wire/chat-fields.ts'
 import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
+import { logprobModeOf, toEngineSampling } from './wire/engine-sampling.ts'
 import { postChat } from './wire/post-chat.ts'
 import { probeEngine, samplingFields, type ProbeSubject } from './wire/probe.ts'
 import { alignLogprobs } from './llamacpp-align.ts'
@@ -51,15 +51,15 @@ export function createLlamacpp(options: EngineOptions): Upstream {
         }),
       )
       const responses = posted.map(({ response }) => response)
-      const { logprobs: mode } = capabilities
       const events = readWhole(() => loadAnswer(responses, prompt, capabilities.contextTokens), {
         base: http.base,
         signal,
         forStream: request.stream,
-        logprobMode: mode === 'unknown' ? undefined : mode,
+        // The server computes them from the logits of the model, before its grammar.
+        logprobMode: logprobModeOf(request, capabilities, { isFree: true }),
       })
       const [forced] = calls
-      const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+      const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities)
       return { forced, dropped: posted[0]?.dropped ?? [], sampling, events }
     } catch (error) {
       group.abort()

@@ -8,7 +8,7 @@ import { readAnswer } from './wire/chat-answer.ts'
 import { openaiFields as fields } from './wire/chat-fields.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
+import { logprobModeOf, toEngineSampling } from './wire/engine-sampling.ts'
 import { postChat } from './wire/post-chat.ts'
 import { probeEngine, type ProbeSubject } from './wire/probe.ts'
 import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
@@ -39,12 +39,13 @@ export function createOpenai(options: EngineOptions): Upstream {
     const countTokens = () => Promise.resolve(estimateTokens(request))
     const post = { request, forced, fields, stream: request.stream, signal, countTokens }
     const { response, dropped } = await postChat(http, post)
-    const sampling = toEngineSampling(request, post, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    const logprobMode = logprobModeOf(request, capabilities)
+    const sampling = toEngineSampling(request, post, DOCUMENTED_SAMPLING, capabilities)
     return {
       forced,
       dropped,
       sampling,
-      ...readAnswer(response, { base: http.base, signal, forStream: request.stream, weights }),
+      ...readAnswer(response, { base: http.base, signal, forStream: request.stream, weights, logprobMode }),
     }
   }
 

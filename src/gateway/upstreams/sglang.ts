@@ -9,7 +9,7 @@ import { sglangFields as fields } from './wire/chat-fields.ts'
 import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
+import { logprobModeOf, toEngineSampling } from './wire/engine-sampling.ts'
 import { postChat } from './wire/post-chat.ts'
 import { probeEngine, type ProbeSubject, type SamplingDefaults } from './wire/probe.ts'
 import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
@@ -55,19 +55,18 @@ export function createSglang(options: EngineOptions): Upstream {
       latestVersion = translated.weightVersion ?? latestVersion
       return { ...translated, weightVersionBefore: before }
     }
-    const { logprobs: mode } = capabilities
     const answer = readAnswer(response, {
       base: http.base,
       signal,
       forStream: request.stream,
-      logprobMode: mode === 'unknown' ? undefined : mode,
+      logprobMode: logprobModeOf(request, capabilities),
       translate,
       translateChunk,
       weights,
     })
     // A prompt may have a hundred thousand ids, and the log contains them already.
     if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
-    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities)
     return { forced, dropped, sampling, ...answer }
   }
 

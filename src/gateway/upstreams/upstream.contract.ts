@@ -33,6 +33,8 @@ export interface UpstreamContract {
   lesserGrades?: { stopString?: Exactness; unicode?: Exactness }
   /** Prompt ids do not come from the answer, so an answer without them is still exact. */
   findsPromptIds?: boolean
+  /** Log probabilities are those of the model even if a grammar restricted the answer. */
+  isFreeUnderGrammar?: boolean
 }
 
 const SCRIPT = `
@@ -355,6 +357,32 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
         expect(dropped).toEqual(['vendor'])
       },
     )
+
+    test.each([
+      ['tool_choice required', { tools: TOOLS, tool_choice: 'required' }, { toolChoice: 'required' }],
+      [
+        'a named tool_choice',
+        { tools: TOOLS, tool_choice: { type: 'function', function: { name: 'read' } } },
+        { toolChoice: { name: 'read' } },
+      ],
+      ['response_format', { response_format: { type: 'json_object' } }, { responseFormat: 'json-object' }],
+      [
+        'strict tools',
+        { tools: [{ ...TOOLS[0], function: { ...TOOLS[0]?.function, strict: true } }] },
+        { strictTools: ['bash'] },
+      ],
+    ])('the log probabilities of a call under a grammar have a mode of their own: %s', async (_, fields, grammar) => {
+      const { logprobs } = upstream.capabilities
+      const free = logprobs === 'unknown' ? undefined : logprobs
+      for (const stream of [false, true]) {
+        const { response, sampling } = await collect(upstream, request('plain', { ...fields, stream }))
+        expect(response?.logprobMode).toBe(contract.isFreeUnderGrammar === true ? free : 'grammar')
+        expect(sampling?.grammar).toEqual(grammar)
+      }
+      const unrestricted = await collect(upstream, request('plain', { tools: TOOLS, tool_choice: 'auto' }))
+      expect(unrestricted.response?.logprobMode).toBe(free)
+      expect(unrestricted.sampling).not.toHaveProperty('grammar')
+    })
 
     test('an unreachable engine', async () => {
       await using nowhere = contract.create({ baseUrl: 'http://127.0.0.1:9', model: 'tiny' })

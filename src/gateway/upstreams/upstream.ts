@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { DefaultSampling, type EngineSampling } from '../../model/turn-sampling.ts'
+import { DefaultSampling, HiddenDefault, type EngineSampling } from '../../model/turn-sampling.ts'
 import { LogprobMode, type TurnRequest } from '../../model/turn.ts'
 import type { WireEvent } from '../wire-event.ts'
 import type { PromptIdCache } from './wire/fast/read-fast.ts'
@@ -18,6 +18,10 @@ export const Capabilities = z.strictObject({
   defaultSampling: DefaultSampling.optional().describe(
     'Default sampling parameters; absent: the documented defaults of this kind of engine',
   ),
+  hiddenDefaults: z
+    .array(HiddenDefault)
+    .optional()
+    .describe('Parameters for which the server has a default of its own, with an unknown value'),
   contextTokens: z.int().positive().optional().describe('Limit of prompt and answer; absent when not reported'),
 })
 export type Capabilities = z.infer<typeof Capabilities>

@@ -2,14 +2,15 @@ import * as z from 'zod'
 import { isAtLeast } from '../../lib/versions.ts'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { DefaultSampling } from '../../model/turn-sampling.ts'
+import type { DefaultSampling, HiddenDefault } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer } from './wire/chat-answer.ts'
 import { vllmFields as fields } from './wire/chat-fields.ts'
 import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
+import { findHiddenDefaults } from './wire/compare-sampling.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
+import { logprobModeOf, toEngineSampling } from './wire/engine-sampling.ts'
 import { postChat } from './wire/post-chat.ts'
 import { probeEngine, probeRequest, samplingFields, type ProbeSubject, type SamplingDefaults } from './wire/probe.ts'
 import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
@@ -48,14 +49,13 @@ export function createVllm(options: VllmOptions): Upstream {
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
     const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
     const { response, dropped } = await postChat(http, { request, forced, fields, stream, signal, countTokens: count })
-    const { logprobs: mode } = capabilities
-    const logprobMode = mode === 'unknown' ? undefined : mode
+    const logprobMode = logprobModeOf(request, capabilities)
     const fast = promptIdCache && { promptIdCache, joiner: http.joiner }
     const reading = { base: http.base, signal, forStream: request.stream, logprobMode, weights, fast }
     const answer = readAnswer(response, reading)
     // A prompt may have a hundred thousand ids, and the log contains them already.
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: `${promptIds.length} ids` }
-    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities)
     return { forced, dropped, sampling, ...answer }
   }
 
@@ -65,11 +65,26 @@ export function createVllm(options: VllmOptions): Upstream {
     return http.queryOptional('/v1/chat/completions/render', Rendered, { body, signal })
   }
 
-  /** A rendered request includes its sampling parameters, with those of the model's generation_config. */
-  function readDefaults(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
+  /**
+   * A rendered request includes its sampling parameters, with those of the model's generation_config. From 0.30 on only
+   * servers with --enable-scale-out render; then `/v1/responses` reports two parameters, and answers with a fixed seed show
+   * whether there are others.
+   */
+  async function readDefaults(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
     const request = probeRequest({ model, isPlain: true })
     const { text: body } = renderChatBody(request, forcedFields(request, false, options.model), fields)
-    return http.queryOptional('/v1/chat/completions/render', RenderedSampling, { body, signal })
+    const rendered = await http.queryOptional('/v1/chat/completions/render', RenderedSampling, { body, signal })
+    if (rendered !== undefined) return rendered
+    const sample = (parameters: Readonly<Record<string, number>>): Promise<string | undefined> =>
+      http.queryOptional('/v1/chat/completions', Sampled, {
+        body: JSON.stringify({ ...SEEDED_REQUEST, model, ...parameters }),
+        signal,
+      })
+    const hidden = await findHiddenDefaults(sample)
+    if (hidden === undefined) return undefined
+    const short = JSON.stringify({ model, input: 'Hello.', max_output_tokens: 1, store: false })
+    const reported = await http.queryOptional('/v1/responses', ReportedSampling, { body: short, signal })
+    return toDefaults(hidden, reported ?? {})
   }
 
   /** Ignores `tool_choice` and `reasoning_effort`, so the ids may differ slightly from the prompt of a chat request. */
@@ -129,6 +144,39 @@ const Rendered = z.looseObject({ token_ids: z.array(z.int()) }).transform((body)
 const RenderedSampling = z
   .looseObject({ sampling_params: z.looseObject(samplingFields) })
   .transform((body) => body.sampling_params)
+/** Several short answers with random tokens. */
+const SEEDED_REQUEST = {
+  messages: [{ role: 'user', content: 'Write random letters and digits, in no order.' }],
+  max_tokens: 8,
+  n: 8,
+  seed: 7,
+  return_token_ids: true,
+}
+/** The answers as one text that can be compared. */
+const Sampled = z
+  .looseObject({
+    choices: z.array(z.looseObject({ token_ids: z.array(z.int()).nullish(), message: z.unknown() })).min(1),
+  })
+  .transform(({ choices }) => JSON.stringify(choices.map(({ token_ids: ids, message }) => ids ?? message)))
+const ReportedSampling = z.looseObject({ temperature: z.number(), top_p: z.number() })
+
+/** Parameters without a hidden default are neutral. Hidden ones have the value that the server reports, or none. */
+function toDefaults(
+  hidden: readonly HiddenDefault[],
+  { temperature, top_p: topP }: { temperature?: number; top_p?: number },
+): SamplingDefaults {
+  const known = (name: HiddenDefault, neutral: number, reported?: number): number | undefined =>
+    hidden.includes(name) ? reported : neutral
+  return {
+    temperature: known('temperature', 1, temperature),
+    top_p: known('topP', 1, topP),
+    top_k: known('topK', 0),
+    min_p: known('minP', 0),
+    hidden: hidden.filter(
+      (name) => !(name === 'temperature' && temperature !== undefined) && !(name === 'topP' && topP !== undefined),
+    ),
+  }
+}
 const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
 const Version = z.looseObject({ version: z.string() })
 

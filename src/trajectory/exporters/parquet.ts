@@ -4,7 +4,7 @@ import type { ParquetColumns } from '../../lib/parquet/schema.ts'
 import type { Plug } from '../../lib/plug.ts'
 import type { Sample, SampleCall } from '../../model/sample.ts'
 import { weightVersionsOf } from '../sample-fields.ts'
-import { toWireNames } from '../sampling-fields.ts'
+import { toWireGrammar, toWireNames } from '../sampling-fields.ts'
 import { toWireCall, toWireSpan, wireFinishReason } from '../to-trace.ts'
 import type { Exporter } from './exporter.ts'
 
@@ -67,8 +67,12 @@ const columns = {
         min_p: 'double',
         seed: 'int64',
         sampling_assumed: { list: 'string' },
+        sampling_unknown: { list: 'string' },
         distribution_cut: 'boolean',
         logprobs_of: 'string',
+        steered_by: { list: 'string' },
+        // JSON: the restrictions that the engine enforced by a grammar.
+        grammar: 'string',
         started_at: 'int64',
         ended_at: 'int64',
         parser_failure: 'boolean',
@@ -143,8 +147,11 @@ function toCallRow(call: SampleCall, responseMessage: number | undefined): Recor
     min_p: sampling?.minP,
     seed: integerOf(sampling?.seed),
     sampling_assumed: sampling === undefined ? undefined : toWireNames(sampling.assumed),
+    sampling_unknown: sampling === undefined ? undefined : toWireNames(sampling.hidden ?? []),
     distribution_cut: sampling?.isCut,
     logprobs_of: call.logprobMode,
+    steered_by: call.steeredBy ?? [],
+    grammar: sampling?.grammar === undefined ? undefined : JSON.stringify(toWireGrammar(sampling.grammar)),
     started_at: call.startedAt,
     ended_at: call.endedAt,
     parser_failure: call.hasParserFailure,

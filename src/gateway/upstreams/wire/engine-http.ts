@@ -169,6 +169,8 @@ export function rejectionError(rejection: Rejection, base: string): RolloutError
 function rejectionCode(status: number): FailureCode {
   if (status === 429) return 'upstream.rate-limited'
   if (status === 503) return 'upstream.overloaded'
+  // A proxy whose engine is not running, or does not answer.
+  if (status === 502 || status === 504) return 'upstream.unreachable'
   return status < 500 ? 'upstream.refused' : 'upstream.failed'
 }
 

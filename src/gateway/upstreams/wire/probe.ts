@@ -2,7 +2,7 @@ import * as z from 'zod'
 import { isEqualIds } from '../../../lib/collections/common-prefix.ts'
 import { failureClasses, RolloutError, toFailure, type Failure } from '../../../model/failure.ts'
 import type { WireEvent } from '../../wire-event.ts'
-import type { DefaultSampling } from '../../../model/turn-sampling.ts'
+import type { DefaultSampling, HiddenDefault } from '../../../model/turn-sampling.ts'
 import type { TurnRequest, Usage } from '../../../model/turn.ts'
 import type { Capabilities, Finding, ProbeReport, UpstreamReply } from '../upstream.ts'
 import { contextOf, type EngineHttp } from './engine-http.ts'
@@ -54,11 +54,14 @@ export const samplingFields = {
   top_p: z.number().nullish(),
   top_k: z.number().nullish(),
   min_p: z.number().nullish(),
+  repetition_penalty: z.number().nullish(),
 } as const
 
 export interface SamplingDefaults extends z.infer<z.ZodObject<typeof samplingFields>> {
   /** The model's own generation_config applies, and its values are unknown. */
   ofModel?: boolean
+  /** Parameters with a default of the server whose value is unknown. */
+  hidden?: readonly HiddenDefault[]
 }
 
 /** Tests what an engine can do, with a few requests of few tokens. */
@@ -72,7 +75,12 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     const outcome = await callOnce(subject, { ...call, model }, signal)
     // Sampling is random, and a temporary failure shows nothing about the engine's capabilities.
     const isBad = outcome.failure !== undefined && failureClasses[outcome.failure.code].retryable
-    return isBad ? callOnce(subject, { ...call, model }, signal) : outcome
+    const last = isBad ? await callOnce(subject, { ...call, model }, signal) : outcome
+    // An engine that is too busy to answer shows nothing about its capabilities either.
+    if (last.failure !== undefined && BUSY.has(last.failure.code)) {
+      throw new RolloutError(last.failure.code, `The engine at ${subject.http.base} is busy: ${last.failure.message}`)
+    }
+    return last
   }
 
   const whole = await tryCall({ temperature: 1 })
@@ -93,7 +101,7 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     await findPrompt('tokenise', whole, model, subject, signal),
     findWeightVersion(whole, subject),
     await findLogprobs(whole, cooler, tryCall, subject),
-    ...findSampling(await subject.readDefaults?.(model, signal).catch(() => undefined), subject.advice.sampling),
+    ...(await findDefaults(subject, model, signal)),
     findContext(contextTokens),
   ]
   const capabilities = Object.assign({ ...subject.assumed }, ...findings.map(({ capability }) => capability))
@@ -106,6 +114,8 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     findings: findings.map(({ capability: _, ...finding }) => finding),
   }
 }
+
+const BUSY: ReadonlySet<string> = new Set(['upstream.overloaded', 'upstream.rate-limited'])
 
 interface Found extends Finding {
   capability?: Partial<Capabilities>
@@ -498,18 +508,34 @@ export async function findLogprobs(
   return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'tempered' } }
 }
 
+async function findDefaults(subject: ProbeSubject, model: string, signal: AbortSignal): Promise<Found[]> {
+  if (subject.readDefaults === undefined) return []
+  const defaults = await subject.readDefaults(model, signal).catch(() => undefined)
+  signal.throwIfAborted()
+  if (defaults !== undefined) return findSampling(defaults, subject.advice.sampling)
+  const meaning =
+    'Whether the server has sampling defaults of its own is unknown. Set all sampling parameters in the task.'
+  const evidence = 'unknown: the engine does not report its defaults, and answers with a fixed seed do not show them'
+  return [{ about: 'sampling', verdict: 'limited', evidence, meaning: joinSentences(meaning, subject.advice.sampling) }]
+}
+
 /** Empty when the defaults are unknown. */
 export function findSampling(defaults: SamplingDefaults | undefined, advice: string): Found[] {
   if (defaults === undefined) return []
-  const { temperature, top_p, top_k, min_p, ofModel } = defaults
+  const { temperature, top_p, top_k, min_p, repetition_penalty: penalty, ofModel, hidden = [] } = defaults
   const others = [
     ...(ofModel === true ? ['the model’s generation_config'] : []),
     ...(temperature == null || temperature === 1 ? [] : [`temperature ${short(temperature)}`]),
     ...(top_k == null || top_k <= 0 ? [] : [`top_k ${top_k}`]),
     ...(top_p == null || top_p === 1 ? [] : [`top_p ${short(top_p)}`]),
     ...(min_p == null || min_p === 0 ? [] : [`min_p ${short(min_p)}`]),
+    ...(penalty == null || penalty === 1 ? [] : [`repetition_penalty ${short(penalty)}`]),
+    ...hidden.map((name) => `another ${HIDDEN_NAMES[name]}, whose value is unknown`),
   ]
-  const capability = { defaultSampling: toDefaultSampling(defaults) }
+  const capability = {
+    defaultSampling: toDefaultSampling(defaults),
+    ...(hidden.length === 0 ? {} : { hiddenDefaults: [...hidden] }),
+  }
   if (others.length === 0) {
     const meaning = 'A call without sampling parameters samples the model’s own distribution.'
     const evidence = 'temperature 1 and no filter by default'
@@ -526,6 +552,14 @@ export function findSampling(defaults: SamplingDefaults | undefined, advice: str
       capability,
     },
   ]
+}
+
+const HIDDEN_NAMES: Readonly<Record<HiddenDefault, string>> = {
+  temperature: 'temperature',
+  topP: 'top_p',
+  topK: 'top_k',
+  minP: 'min_p',
+  repetitionPenalty: 'repetition_penalty',
 }
 
 function toDefaultSampling({ temperature, top_p, top_k, min_p }: SamplingDefaults): DefaultSampling {
