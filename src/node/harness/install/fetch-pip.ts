@@ -5,7 +5,7 @@ import { runProgram } from '../../../lib/process/run-program.ts'
 /** pip before 24 compares each file of a package index with a thousand platform tags: half of the time of an installation. */
 const PIP = 'pip==26.3'
 
-export interface FetchedPip extends AsyncDisposable {
+interface FetchedPip extends AsyncDisposable {
   /** A folder with pip. Undefined if this pip cannot be installed, for example because Python is too old for it. */
   folder: string | undefined
 }

@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
-import { chmod, lstat, readdir, readFile, rename, writeFile } from 'node:fs/promises'
+import { chmodSync, lstatSync, readdirSync } from 'node:fs'
+import { readdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as z from 'zod'
 import { ignoreErrno } from '../../../lib/fs/errno.ts'
@@ -95,7 +96,7 @@ export async function sealBundle(
   harness: Pick<PackagedHarness, 'name' | 'package'>,
   contents: BundleContents,
 ): Promise<Bundle> {
-  await makeReadable(folder)
+  makeReadable(folder)
   const sums = await sumFiles(folder, { except: [BUNDLE_FILE, SUMS_FILE] })
   const text = renderSums(sums)
   const { registry, name, version } = harness.package
@@ -126,14 +127,14 @@ async function writeAtomically(path: string, text: string): Promise<void> {
 }
 
 /** Makes all files readable: the user of a sandbox is not known. Access is restricted by the parent folders. */
-async function makeReadable(folder: string): Promise<void> {
-  await chmod(folder, 0o755)
-  for (const entry of await readdir(folder, { recursive: true, withFileTypes: true })) {
+function makeReadable(folder: string): void {
+  chmodSync(folder, 0o755)
+  for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
     if (entry.isSymbolicLink()) continue
     const path = join(entry.parentPath, entry.name)
-    const mode = (await lstat(path)).mode & 0o777
+    const mode = lstatSync(path).mode & 0o777
     const readable = mode | (mode & 0o111 ? 0o555 : 0o444)
-    if (mode !== readable) await chmod(path, readable)
+    if (mode !== readable) chmodSync(path, readable)
   }
 }
 
