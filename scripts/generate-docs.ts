@@ -25,6 +25,7 @@ import type { Harness } from '../src/node/harness/presets/harness.ts'
 import { presets } from '../src/node/harness/presets/index.ts'
 import { evaluators } from '../src/trajectory/evaluators/index.ts'
 import packageJson from '../package.json' with { type: 'json' }
+import { toPython } from './python-client.ts'
 
 const root = dirname(import.meta.dirname)
 
@@ -34,6 +35,8 @@ interface Page {
   render(): string
 }
 
+const python = toPython(apiRoutes, packageJson.version)
+
 const pages: readonly Page[] = [
   { path: 'docs/failures.md', render: renderFailures },
   { path: 'docs/dialects.md', render: renderDialects },
@@ -41,6 +44,10 @@ const pages: readonly Page[] = [
   { path: 'docs/evaluator-settings.md', render: renderEvaluatorSettings },
   { path: 'docs/config.md', render: renderConfig },
   { path: 'docs/openapi.json', render: renderOpenApi },
+  { path: 'clients/python/src/polar_rl/types.py', render: () => python.types },
+  { path: 'clients/python/src/polar_rl/_api.py', render: () => python.api },
+  { path: 'clients/python/src/polar_rl/_failures.py', render: () => python.failures },
+  { path: 'clients/python/src/polar_rl/_version.py', render: () => python.version },
 ]
 
 const isCheck = process.argv.includes('--check')
@@ -360,6 +367,7 @@ function renderTable(head: readonly string[], rows: readonly (readonly string[])
 
 /** Formats the page like `npm run format`. */
 function format(path: string, text: string): string {
+  if (path.endsWith('.py')) return text
   const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${path}`]
   return execFileSync(process.execPath, args, { cwd: root, input: text, encoding: 'utf8' })
 }
