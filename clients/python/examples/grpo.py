@@ -6,7 +6,7 @@ from pathlib import Path
 from polar_rl import Batch, Client, advantages_of, reward_of, samples_of, to_batch
 from polar_rl.types import SubmitRequest
 
-STEPS, SAMPLES, PROMPTS = 2, 4, ["Who are you?", "What can you do?"]
+STEPS, SAMPLES, PROMPTS = 2, 4, ["Who are you?"]
 AGENT = str(Path("examples/tasks/ask.sh").resolve())
 
 

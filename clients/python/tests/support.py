@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import socket
@@ -81,38 +82,41 @@ class ScriptedServer(Listener):
 
 
 class CuttingProxy(Listener):
-    """Forwards connections, and cuts each of the first `cuts` answers at a random byte."""
+    """Forwards connections, and cuts answers at a random byte until it has cut `cuts` of them."""
 
     def __init__(self, target: str, cuts: int, seed: int) -> None:
         host, port = target.removeprefix("http://").split(":")
         self._target = (host, int(port))
         self._random = random.Random(seed)
         self._lock = threading.Lock()
-        self._left = cuts
+        self.cuts_left = cuts
         super().__init__()
 
     def serve(self, connection: socket.socket) -> None:
         with self._lock:
-            # Most answers are short; an event stream is cut after some events.
-            limit = self._random.randrange(0, 3000) if self._left > 0 else None
-            self._left -= 1
+            # Longer answers are always cut, shorter ones sometimes.
+            limit = self._random.randrange(0, 1000) if self.cuts_left > 0 else None
         with socket.create_connection(self._target) as upstream:
-            threading.Thread(target=_copy, args=(connection, upstream, None), daemon=True).start()
-            _copy(upstream, connection, limit)
+            threading.Thread(target=self._copy, args=(connection, upstream, None), daemon=True).start()
+            self._copy(upstream, connection, limit)
+            # close() alone does not end recv() of another thread.
+            for each in (connection, upstream):
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
 
-
-def _copy(source: socket.socket, target: socket.socket, limit: Optional[int]) -> None:
-    try:
-        while data := source.recv(65536):
-            if limit is not None and len(data) >= limit:
-                target.sendall(data[:limit])
-                target.shutdown(socket.SHUT_RDWR)
-                return
-            if limit is not None:
-                limit -= len(data)
-            target.sendall(data)
-    except OSError:
-        pass
+    def _copy(self, source: socket.socket, target: socket.socket, limit: Optional[int]) -> None:
+        try:
+            while data := source.recv(65536):
+                if limit is not None and len(data) > limit:
+                    target.sendall(data[:limit])
+                    with self._lock:
+                        self.cuts_left -= 1
+                    return
+                if limit is not None:
+                    limit -= len(data)
+                target.sendall(data)
+        except OSError:
+            pass
 
 
 class HurriedClock(Clock):

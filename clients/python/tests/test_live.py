@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import unittest
 import uuid
-from typing import Optional
+from typing import Callable, Optional
 
 from polar_rl import Client, PolarError, advantages_of, reward_of, samples_of
 from polar_rl.types import SessionResult, SubmitRequest
 
-from .support import CuttingProxy
+from .support import CuttingProxy, HurriedClock
 
 URL = os.environ.get("POLAR_SERVER_URL", "")
 
@@ -45,13 +45,14 @@ class LiveServer(unittest.TestCase):
         self.client = Client()
 
     def test_results_of_many_tasks_arrive_once_although_connections_are_cut(self) -> None:
-        with CuttingProxy(URL, cuts=25, seed=7) as proxy:
-            client = Client(proxy.url)
+        with CuttingProxy(URL, cuts=40, seed=7) as proxy:
+            client = Client(proxy.url, retry_seconds=1000, clock=HurriedClock())
             tasks = [make_task(2), make_task(1), make_task(1)]
             ids = client.submit_many(tasks)
             self.assertEqual(ids, [task["task_id"] for task in tasks])
             results = list(client.results(*ids))
             self.assertEqual([task["status"] for task in client.wait(*ids)], ["completed"] * 3)
+        self.assertEqual(proxy.cuts_left, 0)
         sessions = [each["session_id"] for task in ids for each in self.client.list_task_sessions(task)["sessions"]]
         self.assertEqual(sorted(result["session_id"] for result in results), sorted(sessions))
         for result in results:
@@ -102,7 +103,7 @@ class LiveServer(unittest.TestCase):
         self.assertEqual(self.client.set_policy_version(version - 1), version)
 
     def test_failures_have_the_codes_of_the_server(self) -> None:
-        cases = {
+        cases: dict[str, Callable[[], object]] = {
             "request.not-found": lambda: self.client.get_task("no-such-task"),
             "request.unauthorized": lambda: Client(token="wrong").policy_version(),
             "request.malformed": lambda: self.client.submit({**make_task(1), "num_sample": 2}),  # type: ignore[typeddict-unknown-key]
