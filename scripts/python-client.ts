@@ -110,6 +110,7 @@ interface Parameter {
   name: string
   in: 'path' | 'query' | 'header'
   required: boolean
+  description?: string
   schema: Schema
 }
 
@@ -176,8 +177,12 @@ function assertDistinct(name: string, parameters: readonly string[]): void {
   if (new Set(names).size < names.length) throw new Error(`${name}: two parameters have the same name`)
 }
 
-function toDocstring({ summary, description }: Operation): string {
-  const text = description === undefined ? summary : `${summary}\n\n${description}`
+function toDocstring({ summary, description, parameters }: Operation): string {
+  const about = parameters
+    .filter((each) => each.in !== 'header' && each.description !== undefined)
+    .map((each) => `\`${each.name}\`: ${each.description}`)
+  const paragraphs = [summary, ...(description === undefined ? [] : [description])]
+  const text = [...paragraphs, ...(about.length === 0 ? [] : [about.join('\n')])].join('\n\n')
   const lines = text.split('\n').flatMap((line) => wrap(line.replaceAll('\\', '\\\\').replaceAll('"""', "'''")))
   const [first = '', ...rest] = lines
   if (rest.length === 0) return `"""${first}"""`

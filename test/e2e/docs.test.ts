@@ -27,7 +27,7 @@ function commandsOf(page: string): string[] {
     text
       .split('\n')
       .map((line) => line.replace(/\s+#.*$/, '').trim())
-      .filter((line) => line.startsWith('npm run polar -- ')),
+      .filter((line) => /^(?:npm run polar -- |PYTHONPATH=)/.test(line)),
   )
 }
 
@@ -46,7 +46,7 @@ let clone: string
 
 beforeAll(async () => {
   clone = await mkdtemp(join(tmpdir(), 'polar-docs-'))
-  for (const name of ['package.json', 'node_modules', 'src', 'examples'])
+  for (const name of ['package.json', 'node_modules', 'src', 'examples', 'clients'])
     await symlink(join(root, name), join(clone, name))
   // The data folders of the pages: `polar up` and `polar server` open a database faster than they create one.
   for (const name of ['up', 'site']) await copyDatabase(join(clone, '.polar', name, 'database'))

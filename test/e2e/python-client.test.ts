@@ -36,7 +36,10 @@ test('the tests of the Python client pass against polar up', { timeout: 400_000 
   await run(interpreter, ['-m', 'compileall', '-q', '.'], { cwd })
   await using up = await startUp(['--runtime', 'local', ...SCRIPTED])
   const env = { ...process.env, PYTHONPATH: 'src', POLAR_SERVER_URL: up.url, POLAR_TOKEN: up.tokens.trainer }
-  const { stderr } = await run(interpreter, ['-m', 'unittest', 'discover', '-v', '-t', '.', '-s', 'tests'], { cwd, env })
+  const { stderr } = await run(interpreter, ['-m', 'unittest', 'discover', '-v', '-t', '.', '-s', 'tests'], {
+    cwd,
+    env,
+  })
   expect(stderr).toMatch(/^test_results_of_many_tasks.* ok$/m)
   if (missing === undefined) expect(stderr).toMatch(/^test_numpy_arrays.* ok$/m)
 })
@@ -48,10 +51,14 @@ test('mypy --strict accepts the Python client, its tests and its example', async
   expect(stdout).toMatch(/^Success: no issues/)
 })
 
-test('the wheel of the Python client has the version of package.json, its types and no dependencies', async ({ skip }) => {
+test('the wheel of the Python client has the version of package.json, its types and no dependencies', async ({
+  skip,
+}) => {
   if (missing !== undefined) skip(`setuptools cannot be installed here: ${missing}`)
   const cwd = await copyPackage()
-  await run(python, ['-m', 'pip', 'wheel', '-q', '--no-build-isolation', '--no-deps', '--no-index', '-w', 'out', '.'], { cwd })
+  await run(python, ['-m', 'pip', 'wheel', '-q', '--no-build-isolation', '--no-deps', '--no-index', '-w', 'out', '.'], {
+    cwd,
+  })
   const wheel = `polar_rl-${readVersion()}-py3-none-any.whl`
   expect(await readdir(join(cwd, 'out'))).toEqual([wheel])
   const check = [

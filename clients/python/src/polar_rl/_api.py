@@ -130,6 +130,9 @@ class Api:
 
         Idempotency: With an `Idempotency-Key`, a repeated request returns the same task, also after it has ended;
         without, only while it runs.
+
+        `unrunnable`: How to handle a task whose required labels no registered node has: `queue` waits for such a
+        node. While no node is registered, tasks are always queued.
         """
         answer: SubmitTaskAnswer = self._transport.json(
             _SUBMIT_TASK,
@@ -152,6 +155,9 @@ class Api:
         All tasks are stored in one transaction; `outcomes` are in the order of `tasks`.
 
         Idempotency: As for `submitTask`, for each task.
+
+        `unrunnable`: How to handle a task whose required labels no registered node has: `queue` waits for such a
+        node. While no node is registered, tasks are always queued.
         """
         answer: SubmitBatchAnswer = self._transport.json(
             _SUBMIT_BATCH,
@@ -170,7 +176,13 @@ class Api:
         known_completed: int | None = None,
         results: Literal["inline", "reference"] | None = None,
     ) -> TaskStatus:
-        """Get the progress of a task and the results of its ended sessions."""
+        """Get the progress of a task and the results of its ended sessions.
+
+        `wait`: Long poll: seconds to wait for a change before responding.
+        `known_completed`: With `wait`: respond when more sessions than this have ended. Absent: when the task has
+        ended.
+        `results`: `reference`: `results` is empty, and `result_paths` lists the files.
+        """
         answer: TaskStatus = self._transport.json(
             _GET_TASK,
             params={"task_id": task_id},
@@ -184,7 +196,10 @@ class Api:
         *,
         register_if_missing: bool | None = None,
     ) -> TaskStatus:
-        """Cancel a task and its sessions."""
+        """Cancel a task and its sessions.
+
+        `register_if_missing`: Reserve an id that does not exist, so that a later submit is refused (409).
+        """
         answer: TaskStatus = self._transport.json(
             _CANCEL_TASK,
             params={"task_id": task_id},
@@ -253,7 +268,11 @@ class Api:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> ListTasksAnswer:
-        """List tasks, last change first."""
+        """List tasks, last change first.
+
+        `search`: Substring of the task id.
+        `since`: Unix seconds: only tasks that changed since.
+        """
         answer: ListTasksAnswer = self._transport.json(
             _LIST_TASKS,
             params={},
@@ -288,6 +307,9 @@ class Api:
 
         Compressed with zstd or gzip according to `Accept-Encoding`. The position of a result never changes: `skip`
         the lines that were already received. A retried session has one line for each end; the last one counts.
+
+        `skip`: Number of lines to skip.
+        `follow`: Continue until the task has ended.
         """
         answer: Generator[SessionResult, None, None] = self._transport.lines(
             _STREAM_TASK_RESULTS,
@@ -322,7 +344,10 @@ class Api:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> ListSessionsAnswer:
-        """List sessions of all tasks, newest first."""
+        """List sessions of all tasks, newest first.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        """
         answer: ListSessionsAnswer = self._transport.json(
             _LIST_SESSIONS,
             params={},
@@ -406,7 +431,11 @@ class Api:
         offset: int | None = None,
         length: int | None = None,
     ) -> Generator[bytes, None, None]:
-        """Get one file of a session."""
+        """Get one file of a session.
+
+        `offset`: Number of bytes to skip.
+        `length`: Maximum number of bytes; absent: to the end.
+        """
         answer: Generator[bytes, None, None] = self._transport.chunks(
             _GET_ARTIFACT,
             params={"session_id": session_id},
@@ -435,7 +464,10 @@ class Api:
         node_id: str,
         body: HeartbeatNodeBody | None = None,
     ) -> NodeInfo:
-        """Send a heartbeat with the load of the node. 404: the node must register again."""
+        """Send a heartbeat with the load of the node. 404: the node must register again.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        """
         answer: NodeInfo = self._transport.json(
             _HEARTBEAT_NODE,
             params={"node_id": node_id},
@@ -459,7 +491,10 @@ class Api:
         self,
         node_id: str,
     ) -> NodeInfo:
-        """Get a node."""
+        """Get a node.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        """
         answer: NodeInfo = self._transport.json(
             _GET_NODE,
             params={"node_id": node_id},
@@ -471,7 +506,10 @@ class Api:
         self,
         node_id: str,
     ) -> NodeInfo:
-        """Drain a node and remove it once it holds no leases."""
+        """Drain a node and remove it once it holds no leases.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        """
         answer: NodeInfo = self._transport.json(
             _REMOVE_NODE,
             params={"node_id": node_id},
@@ -508,6 +546,8 @@ class Api:
         A restarted node names its previous process in `replaces`. Without it the response is `taken` with the boot
         id of that process, and nothing changes: so a delayed join request from a dead process cannot evict its
         successor. A process that had joined before and gets `taken` was replaced and must stop.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
         """
         answer: JoinNodeAnswerJoined | JoinNodeAnswerTaken = self._transport.json(
             _JOIN_NODE,
@@ -529,6 +569,8 @@ class Api:
         `request.stale`: another process has joined under this node id.
 
         Idempotency: With `holding`: the next request requeues leases whose response was lost.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
         """
         answer: LeaseSessionsAnswer = self._transport.json(
             _LEASE_SESSIONS,
@@ -543,7 +585,10 @@ class Api:
         node_id: str,
         body: RenewLeasesBody,
     ) -> RenewLeasesAnswer:
-        """Renew leases and report each session’s status."""
+        """Renew leases and report each session’s status.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        """
         answer: RenewLeasesAnswer = self._transport.json(
             _RENEW_LEASES,
             params={"node_id": node_id},
@@ -564,6 +609,8 @@ class Api:
         has the same outcome.
 
         Idempotency: The same result again, inline or uploaded, returns `duplicate`.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
         """
         answer: CompleteSessionAnswer = self._transport.json(
             _COMPLETE_SESSION,
@@ -578,7 +625,10 @@ class Api:
         node_id: str,
         body: ReleaseLeasesBody,
     ) -> ReleaseLeasesAnswer:
-        """Release leases that the node will not run; not counted as a failure."""
+        """Release leases that the node will not run; not counted as a failure.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        """
         answer: ReleaseLeasesAnswer = self._transport.json(
             _RELEASE_LEASES,
             params={"node_id": node_id},
@@ -591,7 +641,10 @@ class Api:
         self,
         node_id: str,
     ) -> NodeInfo:
-        """Drain a node: it gets no new leases, finishes its sessions and leaves."""
+        """Drain a node: it gets no new leases, finishes its sessions and leaves.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        """
         answer: NodeInfo = self._transport.json(
             _DRAIN_NODE,
             params={"node_id": node_id},
@@ -608,6 +661,9 @@ class Api:
         """Remove a node and requeue its sessions at once.
 
         Idempotency: Has no effect if the node does not exist.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        `boot_id`: The boot id of the join request. Absent: not checked.
         """
         answer: LeaveNodeAnswer = self._transport.json(
             _LEAVE_NODE,
@@ -626,6 +682,8 @@ class Api:
         409 `request.stale`: the node no longer holds the attempt, so uploads for it are refused.
 
         Idempotency: The same attempt and digest return the same upload.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
         """
         answer: BeginUploadAnswer = self._transport.json(
             _BEGIN_UPLOAD,
@@ -640,7 +698,11 @@ class Api:
         node_id: str,
         upload_id: str,
     ) -> BeginUploadAnswer:
-        """Get the offset of an upload."""
+        """Get the offset of an upload.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        `upload_id`: Returned by the server when the upload begins.
+        """
         answer: BeginUploadAnswer = self._transport.json(
             _GET_UPLOAD,
             params={"node_id": node_id, "upload_id": upload_id},
@@ -664,6 +726,10 @@ class Api:
         continue from it.
 
         Idempotency: A part that is already stored is accepted and has no effect.
+
+        `node_id`: 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
+        `upload_id`: Returned by the server when the upload begins.
+        `digest`: Digest of this part; a part that does not match is refused with 422.
         """
         answer: BeginUploadAnswer = self._transport.json(
             _PUT_PART,
@@ -716,6 +782,8 @@ class Api:
 
         The first event is `hello`; `ping` follows after 15 s without events. With `Last-Event-ID` (or
         `last_event_id`) the stream starts after that event, so a reader that reconnects misses nothing.
+
+        `task_id`: Only events of this task.
         """
         answer: Generator[Event[StreamEventsAnswer], None, None] = self._transport.events(
             _STREAM_EVENTS,

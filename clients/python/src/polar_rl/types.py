@@ -115,9 +115,13 @@ class SubmitRequest(TypedDict):
     sampling: NotRequired[SubmitRequestSampling | None]
     training: NotRequired[SubmitRequestTraining | None]
     metadata: NotRequired[dict[str, Any]]
+    # Labels that a node must have to lease sessions of the task.
     requires: NotRequired[list[str]]
+    # How many attempts of one session may fail because of infrastructure before the session fails.
     max_failures: NotRequired[int]
+    # Policy version that the task was made for.
     policy_version: NotRequired[int | None]
+    # The task is cancelled once the current version exceeds `policy_version` by more than this; absent: never.
     staleness_limit: NotRequired[int | None]
 
 
@@ -329,6 +333,7 @@ class Failure(TypedDict):
 
 class UpdateTaskBody(TypedDict):
     dispatch_priority: NotRequired[int]
+    # Null: no early stop. If the value is already reached, the remaining sessions are cancelled at once.
     early_stop_min_usable_sessions: NotRequired[int | None]
 
 
@@ -343,7 +348,9 @@ class TaskSummary(TypedDict):
     mean_reward: float | None
     mean_traces: float | None
     mean_completions: float | None
+    # Unix seconds.
     created_at: float
+    # Unix seconds.
     updated_at: float
     source: Literal["live"]
     valid_sessions: int
@@ -391,6 +398,7 @@ class SessionSummary(TypedDict):
     timing: SessionTiming
     error: str | None
     sample: int
+    # 0 until a node has leased the session.
     attempt: int
     failure: Failure | None
     progress: SessionSummaryProgress | None
@@ -411,6 +419,7 @@ class ListTaskResultsAnswerResult(TypedDict):
     session_id: str
     attempt: int
     path: str
+    # Digest of the stored bytes.
     digest: str
     bytes: int
 
@@ -429,6 +438,7 @@ class GetSessionAnswer(TypedDict):
     timing: SessionTiming
     error: str | None
     sample: int
+    # 0 until a node has leased the session.
     attempt: int
     failure: Failure | None
     progress: SessionSummaryProgress | None
@@ -463,6 +473,7 @@ class ListArtifactsAnswerArtifact(TypedDict):
 
 
 class RegisterNodeBody(TypedDict):
+    # 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
     node_id: str
     gateway_url: str
     max_init_workers: int
@@ -472,6 +483,7 @@ class RegisterNodeBody(TypedDict):
 
 
 class NodeInfo(TypedDict):
+    # 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
     node_id: str
     gateway_url: str
     max_init_workers: int
@@ -546,14 +558,20 @@ class JoinNodeBody(TypedDict):
     max_postrun_workers: int
     heartbeat_interval_seconds: NotRequired[float]
     labels: NotRequired[list[str]]
+    # Version of Polar on the node.
     version: str
+    # Identifies the process. If it changes, the node has restarted, and sessions that `holding` does not list are
+    # requeued.
     boot_id: str
+    # Boot id of the replaced process, as reported by `taken`.
     replaces: NotRequired[str]
+    # Attempts that are running, or finished and not delivered.
     holding: NotRequired[list[JoinNodeBodyHolding]]
 
 
 class JoinNodeBodyHolding(TypedDict):
     session_id: str
+    # Fencing token: incremented for each new lease of the session.
     attempt: int
 
 
@@ -562,28 +580,37 @@ class JoinNodeAnswerJoined(TypedDict):
     node: NodeInfo
     lease_ms: int
     outcomes: list[JoinNodeAnswerJoinedOutcome]
+    # Size limit of one part of an upload.
     max_part_bytes: int
+    # Size limit of a result that is sent inline in `complete`. Absent: inline results are not accepted.
     max_inline_bytes: NotRequired[int]
 
 
 class JoinNodeAnswerJoinedOutcome(TypedDict):
     session_id: str
+    # Fencing token: incremented for each new lease of the session.
     attempt: int
     kind: Literal["held", "accepted", "cancelled", "lost"]
 
 
 class JoinNodeAnswerTaken(TypedDict):
     kind: Literal["taken"]
+    # Boot id of the process that holds the node id.
     boot_id: str
 
 
 class LeaseSessionsBody(TypedDict):
     free_slots: int
+    # How many of the free slots would only prefetch; nodes with idle slots are served first.
     ahead: NotRequired[int]
+    # Absent: the labels of the join request.
     labels: NotRequired[list[str]]
+    # Images and workspaces that are cached on the node: a preference, not a requirement.
     affinity: NotRequired[list[str]]
     holding: NotRequired[list[JoinNodeBodyHolding]]
+    # Long poll: seconds to wait for a change before responding.
     wait: NotRequired[float]
+    # The boot id of the join request. Absent: not checked.
     boot_id: NotRequired[str]
 
 
@@ -689,11 +716,13 @@ class EvaluatorSpec(TypedDict):
 class RenewLeasesBody(TypedDict):
     renewals: list[RenewLeasesBodyRenewal]
     metrics: NotRequired[NodeStageMetricsInput]
+    # The boot id of the join request. Absent: not checked.
     boot_id: NotRequired[str]
 
 
 class RenewLeasesBodyRenewal(TypedDict):
     session_id: str
+    # Fencing token: incremented for each new lease of the session.
     attempt: int
     status: NotRequired[SessionStatus]
     progress: NotRequired[SessionSummaryProgress]
@@ -706,7 +735,9 @@ class RenewLeasesAnswer(TypedDict):
 
 class CompleteSessionBody(TypedDict):
     outcome: SessionOutcome
+    # The compressed result in base64, up to `max_inline_bytes` of the join response.
     result: NotRequired[str]
+    # The upload that holds the result. Neither field: the attempt has no result.
     result_upload_id: NotRequired[str]
     artifacts: NotRequired[list[CompleteSessionBodyArtifact]]
 
@@ -765,6 +796,7 @@ class SessionOutcomeArtifact(TypedDict):
 
 class CompleteSessionBodyArtifact(TypedDict):
     path: str
+    # Returned by the server when the upload begins.
     upload_id: str
 
 
@@ -776,6 +808,7 @@ class CompleteSessionAnswer(TypedDict):
 
 class ReleaseLeasesBody(TypedDict):
     leases: list[JoinNodeBodyHolding]
+    # The boot id of the join request. Absent: not checked.
     boot_id: NotRequired[str]
 
 
@@ -784,21 +817,26 @@ class ReleaseLeasesAnswer(TypedDict):
 
 
 class LeaveNodeAnswer(TypedDict):
+    # 1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.
     node_id: str
     requeued_sessions: int
 
 
 class BeginUploadBody(TypedDict):
     session_id: str
+    # Fencing token: incremented for each new lease of the session.
     attempt: int
     bytes: int
+    # Digest of the stored bytes.
     digest: str
 
 
 class BeginUploadAnswer(TypedDict):
+    # Returned by the server when the upload begins.
     upload_id: str
     offset: int
     bytes: int
+    # Digest of the stored bytes.
     digest: str
     is_complete: bool
 
@@ -824,7 +862,10 @@ class GetStatusAnswerNodes(TypedDict):
 
 
 class StreamEventsAnswer(TypedDict):
+    # Such as `hello`, `ping`, `task.created`, `task.updated`, `task.completed`, `task.deleted`,
+    # `session.state_changed`.
     type: str
+    # Unix seconds.
     ts: float
     data: dict[str, Any]
 
