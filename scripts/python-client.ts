@@ -23,7 +23,7 @@ export interface PythonSources {
 /** Renders the generated modules of `clients/python`: the types of requests and answers, and one method for each route. */
 export function toPython(table: RouteTable, version: string): PythonSources {
   const document = toOpenApi(table, version)
-  const types = new PythonTypes(document.components.schemas as Record<string, Schema>, aliases)
+  const types = new PythonTypes(document.components.schemas, aliases)
   const methods = Object.entries(table).map(([name, route]) => toMethod(name, route, document, types))
   const constants = Object.entries(table).map(([name, route]) => `${constantOf(name)} = ${toRoute(route)}`)
   const names = types.names.filter((name) => methods.some((method) => new RegExp(`\\b${name}\\b`).test(method)))

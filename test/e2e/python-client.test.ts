@@ -6,7 +6,7 @@ import { promisify } from 'node:util'
 import { beforeAll, expect, onTestFinished, test } from 'vitest'
 import { readVersion } from '../../src/compose/version.ts'
 import { SCRIPTED } from '../support/answer-script.ts'
-import { pythonEnvironment } from '../support/python-environment.ts'
+import { pythonEnvironment, whyNoPython } from '../support/python-environment.ts'
 import { startUp } from '../support/up-process.ts'
 
 const root = join(import.meta.dirname, '../..')
@@ -29,9 +29,9 @@ async function copyPackage(): Promise<string> {
 }
 
 test('the tests of the Python client pass against polar up', { timeout: 400_000 }, async ({ skip }) => {
+  const reason = whyNoPython()
+  if (reason !== undefined) skip(reason)
   const interpreter = missing === undefined ? python : 'python3'
-  const found = await run(interpreter, ['--version']).catch(() => undefined)
-  if (found === undefined) skip('there is no python3')
   const cwd = await copyPackage()
   await run(interpreter, ['-m', 'compileall', '-q', '.'], { cwd })
   await using up = await startUp(['--runtime', 'local', ...SCRIPTED])

@@ -20,6 +20,7 @@ Data = TypeVar("Data")
 
 # A stream without data for this time is opened again where it stopped. The server sends a ping event every 15 s.
 SILENCE_SECONDS = 60.0
+_CONNECT_SECONDS = 30.0
 # For routes without a body; None is an empty object.
 NO_BODY: Any = object()
 _CHUNK_BYTES = 65536
@@ -205,10 +206,11 @@ class Transport:
     def _connect(self, name: str) -> http.client.HTTPConnection:
         """Opens a connection. Each request has its own, so a client may be used by many threads."""
         connection: http.client.HTTPConnection
+        timeout = min(self._timeout, _CONNECT_SECONDS)
         if self._ssl is not None:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._ssl)
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=self._ssl)
         else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         try:
             connection.connect()
         except ssl.SSLCertVerificationError as error:

@@ -40,7 +40,7 @@ class Client(Api):
         token: Optional[str] = None,
         *,
         folder: str = ".polar/up",
-        timeout: float = 30.0,
+        timeout: float = 300.0,
         retry_seconds: float = 60.0,
         ssl_context: Optional[ssl.SSLContext] = None,
         clock: Optional[Clock] = None,
