@@ -36,10 +36,9 @@ test('the tests of the Python client pass against polar up', { timeout: 400_000 
   await run(interpreter, ['-m', 'compileall', '-q', '.'], { cwd })
   await using up = await startUp(['--runtime', 'local', ...SCRIPTED])
   const env = { ...process.env, PYTHONPATH: 'src', POLAR_SERVER_URL: up.url, POLAR_TOKEN: up.tokens.trainer }
-  const { stderr } = await run(interpreter, ['-m', 'unittest', 'discover', '-v', '-t', '.', '-s', 'tests'], {
-    cwd,
-    env,
-  })
+  const args = ['-X', 'faulthandler', '-m', 'unittest', 'discover', '-v', '-t', '.', '-s', 'tests']
+  // SIGABRT makes Python print the stack of each thread.
+  const { stderr } = await run(interpreter, args, { cwd, env, timeout: 300_000, killSignal: 'SIGABRT' })
   expect(stderr).toMatch(/^test_results_of_many_tasks.* ok$/m)
   if (missing === undefined) expect(stderr).toMatch(/^test_numpy_arrays.* ok$/m)
 })

@@ -46,12 +46,12 @@ class LiveServer(unittest.TestCase):
 
     def test_results_of_many_tasks_arrive_once_although_connections_are_cut(self) -> None:
         with CuttingProxy(URL, cuts=40, seed=7) as proxy:
-            client = Client(proxy.url, retry_seconds=1000, clock=HurriedClock())
-            tasks = [make_task(2), make_task(1), make_task(1)]
+            client = Client(proxy.url, timeout=60, retry_seconds=1000, clock=HurriedClock())
+            tasks = [make_task(2), make_task(1)]
             ids = client.submit_many(tasks)
             self.assertEqual(ids, [task["task_id"] for task in tasks])
             results = list(client.results(*ids))
-            self.assertEqual([task["status"] for task in client.wait(*ids)], ["completed"] * 3)
+            self.assertEqual([task["status"] for task in client.wait(*ids)], ["completed"] * 2)
         self.assertEqual(proxy.cuts_left, 0)
         sessions = [each["session_id"] for task in ids for each in self.client.list_task_sessions(task)["sessions"]]
         self.assertEqual(sorted(result["session_id"] for result in results), sorted(sessions))
