@@ -14,8 +14,7 @@ export function renderTable(head: readonly string[], rows: readonly (readonly st
  * that would, and lets this process fail. `path` is relative to the repository root.
  */
 export async function writePage(path: string, page: string, command: string): Promise<void> {
-  const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${path}`]
-  const text = execFileSync(process.execPath, args, { cwd: root, input: page, encoding: 'utf8' })
+  const text = format(path, page)
   if ((await readFile(join(root, path), 'utf8').catch(() => '')) === text) return
   if (process.argv.includes('--check')) {
     process.exitCode = 1
@@ -24,4 +23,10 @@ export async function writePage(path: string, page: string, command: string): Pr
   }
   await writeFile(join(root, path), text)
   console.log(`wrote ${path}`)
+}
+
+function format(path: string, page: string): string {
+  if (path.endsWith('.py')) return page
+  const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${path}`]
+  return execFileSync(process.execPath, args, { cwd: root, input: page, encoding: 'utf8' })
 }

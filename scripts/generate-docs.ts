@@ -23,12 +23,15 @@ import { presets } from '../src/node/harness/presets/index.ts'
 import { evaluators } from '../src/trajectory/evaluators/index.ts'
 import { renderTable, writePage } from './docs-page.ts'
 import packageJson from '../package.json' with { type: 'json' }
+import { toPython } from './python-client.ts'
 
 interface Page {
   /** Relative to the repository root. */
   path: string
   render(): string
 }
+
+const python = toPython(apiRoutes, packageJson.version)
 
 const pages: readonly Page[] = [
   { path: 'docs/failures.md', render: renderFailures },
@@ -37,6 +40,10 @@ const pages: readonly Page[] = [
   { path: 'docs/evaluator-settings.md', render: renderEvaluatorSettings },
   { path: 'docs/config.md', render: renderConfig },
   { path: 'docs/openapi.json', render: renderOpenApi },
+  { path: 'clients/python/src/polar_rl/types.py', render: () => python.types },
+  { path: 'clients/python/src/polar_rl/_api.py', render: () => python.api },
+  { path: 'clients/python/src/polar_rl/_failures.py', render: () => python.failures },
+  { path: 'clients/python/src/polar_rl/_version.py', render: () => python.version },
 ]
 
 for (const { path, render } of pages) await writePage(path, render(), 'npm run docs')

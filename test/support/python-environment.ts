@@ -30,6 +30,12 @@ shift 3
 touch "$environment/installed"
 `
 
+/** Returns the reason if `python3` cannot run the Python client. */
+export function whyNoPython(): string | undefined {
+  const { status } = spawnSync('python3', ['-c', 'import sys; sys.exit(sys.version_info < (3, 10))'])
+  return status === 0 ? undefined : 'python3 is missing or older than 3.10'
+}
+
 export interface PythonEnvironment {
   /** Path of the interpreter. */
   python: string
