@@ -27,6 +27,10 @@ export const engine = defineCommand({
       hint: 'VERSION',
       description: 'Older version to imitate, including its bugs, such as 0.12 for vLLM or 0.5.14 for SGLang',
     },
+    'enable-scale-out': {
+      type: 'boolean',
+      description: 'Enable /render and /inference/v1/generate, which vLLM disables by default since 0.30',
+    },
     'model-name': { type: 'string', hint: 'NAME', description: 'Name of the served model', default: 'tiny' },
     'max-model-len': {
       type: 'string',
@@ -78,6 +82,7 @@ export const engine = defineCommand({
       port: number('port', 0, 65_535),
       wire: WIRES.find((kind) => kind === flags.wire),
       wireVersion: flags['wire-version'],
+      scaleOut: flags['enable-scale-out'],
       servedModelName: flags['model-name'],
       maxModelLen: number('max-model-len', 2, 32_768),
       script: script === undefined ? undefined : await readScript(script),

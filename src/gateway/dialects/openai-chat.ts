@@ -97,6 +97,7 @@ function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequ
     tools,
     toolChoice: toToolChoice(wire['tool_choice']),
     responseFormat: toResponseFormat(wire['response_format']),
+    reasoning: toReasoning(wire['reasoning_effort']),
     sampling: {
       temperature: wire.temperature ?? undefined,
       topP: wire.top_p ?? undefined,
@@ -112,6 +113,10 @@ function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequ
     logprobs: wire.logprobs ?? false,
     wire: { api: 'openai-chat', text: body.text, body: body.value },
   }
+}
+
+function toReasoning(effort: unknown): TurnRequest['reasoning'] {
+  return typeof effort === 'string' ? { enabled: effort !== 'none', effort } : undefined
 }
 
 interface ReadRequest {

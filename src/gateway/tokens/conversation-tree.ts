@@ -26,6 +26,8 @@ export interface TurnNode {
   promptIds: Int32Array
   sampledIds: Int32Array
   answer: AssistantMessage
+  /** Digest of all fields besides the messages that affect the rendering of a prompt. */
+  setting: string
 }
 
 export type Found = { node: TurnNode; answerAt: number } | { fork: FreshReason }
@@ -34,7 +36,6 @@ interface Node extends TurnNode {
   /** Digest of the conversation up to and including the answer. */
   conversation: string
   answerAt: number
-  setting: string
   /** Includes the reasoning of the answer. */
   reasoning: ReasoningTrail
   bytes: number
@@ -156,7 +157,7 @@ export class ConversationTree {
     return hasAnswer && isKnown ? 'edited-history' : 'new-conversation'
   }
 
-  /** Digest of all fields besides the messages that affect the rendering of a prompt. */
+  /** Also contains whether the answer ended naturally. */
   #settingOf(request: TurnRequest, isWholeAnswer: boolean): string {
     const { model, tools, toolChoice, reasoning } = request
     let toolsDigest = this.#tools.get(tools)
