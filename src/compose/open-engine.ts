@@ -3,7 +3,13 @@ import { resolve } from 'node:path'
 import type { Engine } from '@polar-rl/tiny-engine'
 import { createUpstream, detectKind, type UpstreamConfig, type UpstreamKind } from '../gateway/upstreams/index.ts'
 import { loadUpstream, type UpstreamPlug } from '../gateway/upstreams/load-upstream.ts'
-import { allowsExact, type Capabilities, type ProbeReport, type Upstream } from '../gateway/upstreams/upstream.ts'
+import {
+  allowsExact,
+  continuationOf,
+  type Capabilities,
+  type ProbeReport,
+  type Upstream,
+} from '../gateway/upstreams/upstream.ts'
 import { RolloutError } from '../model/failure.ts'
 import { startTinyEngine } from './tiny-engine.ts'
 
@@ -44,8 +50,8 @@ export interface OpenEngine extends AsyncDisposable {
 
 type UpstreamConfigs = [UpstreamConfig, ...UpstreamConfig[]]
 
-/** A probe sends a few requests of one token each; only a busy engine needs longer. */
-const PROBE_TIMEOUT_MS = 60_000
+/** A probe sends about ten requests of few tokens each. The first ones of a cold engine may take a minute. */
+const PROBE_TIMEOUT_MS = 300_000
 
 /**
  * Opens the engine that answers model calls: starts the tiny engine, or detects the kind and probes the capabilities of the
@@ -156,19 +162,26 @@ async function probeInTime(
   } catch (error) {
     if (!timeout.aborted) throw error
     const seconds = PROBE_TIMEOUT_MS / 1000
-    const message = `The engine at ${upstream.url} did not answer a few requests of one token within ${seconds} s. Try again when it is less busy.`
+    const message = `The engine at ${upstream.url} did not answer a few requests of few tokens within ${seconds} s. Try again when it is less busy.`
     throw new RolloutError('upstream.timeout', message, { cause: error })
   }
 }
 
-/** Returns warnings about findings of the probe that prevent exact capture. */
-export function warningsOf({ report }: Pick<OpenEngine, 'report'>): string[] {
-  if (report === undefined || allowsExact(report)) return []
-  const blocking = report.findings.filter(({ verdict }) => verdict === 'blocking')
-  return [
-    ...blocking.map(({ about, evidence, meaning }) => `Warning: ${about}: ${evidence}. ${meaning}`),
-    `Calls to this engine are not captured exactly. For details: polar doctor --engine-url ${report.url}`,
-  ]
+/** Returns warnings about findings of the probe that prevent exact capture or continuation. `mode`: the user's choice. */
+export function warningsOf({ report }: Pick<OpenEngine, 'report'>, mode?: string): string[] {
+  if (report === undefined) return []
+  const details = `For details: polar doctor --engine-url ${report.url}`
+  if (!allowsExact(report)) {
+    const blocking = report.findings.filter(({ verdict }) => verdict === 'blocking')
+    return [
+      ...blocking.map(({ about, evidence, meaning }) => `Warning: ${about}: ${evidence}. ${meaning}`),
+      `Calls to this engine are not captured exactly. ${details}`,
+    ]
+  }
+  const { via, why } = continuationOf(report.capabilities, mode)
+  if (via === 'chat' || mode === 'off') return []
+  const state = via === 'off' ? `Literal continuation is off: ${why}` : `Literal continuation uses completions: ${why}`
+  return [`Warning: ${state}. ${details}`]
 }
 
 async function startTiny(choice: EngineChoice): Promise<Engine> {

@@ -14,6 +14,7 @@ import { controlTokenFile, obtainControlToken } from '../../compose/data-folder.
 import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import { openGateway } from '../../compose/open-gateway.ts'
 import { openEngine, warningsOf } from '../../compose/open-engine.ts'
+import { continuationOf } from '../../gateway/upstreams/upstream.ts'
 import {
   CONTINUATION_FLAG,
   DURABILITY_FLAG,
@@ -93,8 +94,9 @@ export const gateway = defineCommand({
     await using engine = await openEngine(toEngineChoice(flags))
     const logLevel = flags.verbose ? 'debug' : 'warn'
     const logger = createLogger(logLevel)
-    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
-    const { url, kind } = engine.info
+    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
+    const { url, kind, capabilities } = engine.info
+    const continuation = continuationOf(capabilities, flags.continuation)
     const settings = {
       host: flags.host,
       dir,
@@ -107,7 +109,12 @@ export const gateway = defineCommand({
       engine: engine.info,
     }
     await using shards = await openGateway({ count, settings, logger })
-    const app = createControlApp({ gateway: shards, engine: { kind, url }, token, host: flags['control-host'] })
+    const app = createControlApp({
+      gateway: shards,
+      engine: { kind, url, continuation },
+      token,
+      host: flags['control-host'],
+    })
     const server = createAdaptorServer({ fetch: app.fetch })
     await new Promise<void>((done, fail) => {
       server.on('error', (error: NodeJS.ErrnoException) => {

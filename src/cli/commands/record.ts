@@ -105,7 +105,7 @@ export const record = defineCommand({
     process.on('SIGINT', stop).on('SIGTERM', stop)
     const now = Date.now
     await using engine = await openEngine({ ...toEngineChoice(flags), log: flags['engine-log'] })
-    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
+    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
       continuation: flags.continuation as ContinuationMode,

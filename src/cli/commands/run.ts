@@ -129,7 +129,7 @@ export const run = defineCommand({
     process.on('SIGINT', stop).on('SIGTERM', stop)
     try {
       await using engine = await openEngine(toEngineChoice(flags))
-      for (const warning of warningsOf(engine)) printError(`${warning}\n`)
+      for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
       const widths = StageWidths.parse({
         init: whole('init', flags.init, 1),
         ready: whole('ready', flags.ready, 0),

@@ -4,7 +4,7 @@ import { toJsonBytes } from '../../lib/json/json-bytes.ts'
 import { isRecord } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
-import { RolloutError, type Failure } from '../../model/failure.ts'
+import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
 import type { DeltaEvent, WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest } from '../../model/turn.ts'
@@ -426,6 +426,17 @@ function renderError(failure: Failure): RenderedError {
 }
 
 /** Codes that clients of this API check. Other failures keep the gateway's code. */
+/**
+ * Qwen Code and OpenCode retry a call only after a broken connection. Clients on OpenAI's SDKs get the error itself; pi
+ * retries after this wording. Without `[DONE]`, other readers do not take the answer for complete.
+ */
+function renderStreamError(failure: Failure, headers: RequestContext['headers'] = {}): string | undefined {
+  if (!acceptsComments(headers)) return undefined
+  const { retryable } = failureClasses[failure.code]
+  const message = retryable ? `server error: ${failure.message}` : failure.message
+  return formatSse(JSON.stringify(renderError({ ...failure, message }).body))
+}
+
 const ERROR_CODES: Readonly<Record<string, string>> = {
   'request.context-overflow': 'context_length_exceeded',
   'request.unauthorized': 'invalid_api_key',
@@ -455,8 +466,7 @@ export const openaiChat: Dialect = {
   parseRequest,
   renderResponse,
   createStreamRenderer,
-  // pi, Qwen Code and OpenCode retry after a broken connection; pi does not retry after an error frame.
-  renderStreamError: () => undefined,
+  renderStreamError,
   renderError,
   streamType: () => 'text/event-stream; charset=utf-8',
   renderTokenCount: (tokens) => ({ input_tokens: tokens }),

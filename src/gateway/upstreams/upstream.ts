@@ -67,7 +67,7 @@ export function continuationOf(
   const off = (why: string): ContinuationState => ({ via: 'off', why })
   if (mode === 'off') return off('--continuation is off')
   if (!idsOut) return off('answers of the engine contain no ids')
-  if (tokenIn === 'none') return off('the engine accepts no prompt as ids')
+  if (tokenIn !== 'chat' && tokenIn !== 'completions') return off('the engine accepts no prompt as ids')
   if (render === 'none') return off('no endpoint of the engine returns the prompt ids of a chat request')
   if (tokenIn === 'chat') return { via: tokenIn, why: 'chat requests contain the prompt as ids' }
   const parsed = toolFormat === undefined ? 'requests with tools are not continued' : `tool calls as ${toolFormat}`

@@ -1,20 +1,17 @@
 import * as z from 'zod'
 import { isAtLeast } from '../../lib/versions.ts'
 import type { Plug } from '../../lib/plug.ts'
-import { RolloutError } from '../../model/failure.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { detectToolFormat, type ToolFormat } from './wire/answer-text.ts'
-import { readJsonObject, readWhole, type Translated } from './wire/chat-answer.ts'
 import { vllmFields as fields } from './wire/chat-fields.ts'
-import { reasoningEffort, renderChatBody, sentSampling, templateSwitches } from './wire/chat-request.ts'
-import { answerLimit, completionSampling, toChatChoice } from './wire/completion-call.ts'
+import { reasoningEffort, renderChatBody, templateSwitches } from './wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
-import { EngineHttp, readRejection, rejectionError } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
+import { EngineHttp } from './wire/engine-http.ts'
 import { createEngineUpstream, type EngineSend } from './wire/engine-upstream.ts'
 import { callingRequest, probeRequest, samplingFields, type ProbeSubject, type SamplingDefaults } from './wire/probe.ts'
-import { captureFields, logprobModeOf, sendChat } from './wire/send-chat.ts'
+import { captureFields, sendChat } from './wire/send-chat.ts'
+import { sendCompletion } from './vllm-completion.ts'
 import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
 
 export type VllmOptions = EngineOptions
@@ -40,7 +37,8 @@ export function createVllm(options: VllmOptions): Upstream {
   function send(request: TurnRequest, call: EngineSend): Promise<UpstreamReply> {
     const { promptIds, promptIdCache, stream, capabilities } = call
     if (promptIds !== undefined && capabilities.tokenIn === 'completions') {
-      return sendCompletion(request, { ...call, promptIds })
+      const format = { model, fields, documentedSampling: DOCUMENTED_SAMPLING }
+      return sendCompletion(http, request, { ...call, promptIds }, format)
     }
     return sendChat(http, request, call, {
       fields,
@@ -49,49 +47,6 @@ export function createVllm(options: VllmOptions): Upstream {
       documentedSampling: DOCUMENTED_SAMPLING,
       reading: { fast: promptIdCache && { promptIdCache, joiner: http.joiner } },
     })
-  }
-
-  /** Before 0.27 only completions accept ids. */
-  async function sendCompletion(
-    request: TurnRequest,
-    { promptIds, signal, capabilities }: EngineSend & { promptIds: Int32Array },
-  ): Promise<UpstreamReply> {
-    const sent = sentSampling(request, {}, fields)
-    const name = model ?? request.model
-    const limit = await answerLimit(
-      http,
-      { model: name, prompt: promptIds, limit: sent.maxTokens },
-      capabilities,
-      signal,
-    )
-    const forced: Record<string, unknown> = {
-      model: name,
-      ...completionSampling(sent),
-      repetition_penalty: sent.repetitionPenalty,
-      n: sent.n,
-      max_tokens: limit,
-      return_token_ids: true,
-      logprobs: 0,
-      add_special_tokens: false,
-      // The tags of tool calls are special tokens of some models.
-      skip_special_tokens: false,
-      spaces_between_special_tokens: false,
-    }
-    const body = JSON.stringify({ ...forced, prompt: Array.from(promptIds) })
-    const response = await http.call('/v1/completions', { body, signal })
-    if (response.statusCode !== 200) throw rejectionError(await readRejection(response), http.base)
-    const load = async (): Promise<Translated> =>
-      translateCompletion(await readJsonObject(response), request, capabilities)
-    const logprobMode = logprobModeOf(capabilities)
-    const events = readWhole(load, { base: http.base, signal, forStream: request.stream, logprobMode })
-    const sampling = toEngineSampling(
-      request,
-      { forced: {}, fields },
-      DOCUMENTED_SAMPLING,
-      capabilities.defaultSampling,
-    )
-    const marks = { endpoint: '/v1/completions', prompt: `${promptIds.length} ids`, parsed_by: 'gateway' }
-    return { forced: { ...forced, ...marks }, dropped: [], sampling, events }
   }
 
   function render(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
@@ -158,61 +113,6 @@ const RenderedSampling = z
 const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
 const Detokenised = z.looseObject({ prompt: z.string() })
 const Version = z.looseObject({ version: z.string() })
-
-const Completion = z.looseObject({
-  id: z.string(),
-  choices: z
-    .array(
-      z.looseObject({
-        index: z.int(),
-        text: z.string(),
-        finish_reason: z.string().nullish(),
-        stop_reason: z.unknown(),
-        logprobs: z
-          .looseObject({ tokens: z.array(z.string()), token_logprobs: z.array(z.number().nullable()) })
-          .nullish(),
-        prompt_token_ids: z.array(z.int()).nullish(),
-        token_ids: z.array(z.int()).nullish(),
-      }),
-    )
-    .min(1),
-})
-
-/** Translates a completion to a chat answer. */
-function translateCompletion(
-  wire: Readonly<Record<string, unknown>>,
-  request: TurnRequest,
-  capabilities: Capabilities,
-): Translated {
-  const parsed = Completion.safeParse(wire)
-  if (!parsed.success) throw new RolloutError('upstream.bad-stream', 'The engine answered 200 with no completion.')
-  const { choices, ...rest } = parsed.data
-  const [first] = choices
-  return {
-    answer: {
-      ...rest,
-      object: 'chat.completion',
-      prompt_token_ids: first?.prompt_token_ids,
-      choices: choices.map(({ index, text, finish_reason, stop_reason, logprobs, token_ids }) => ({
-        index,
-        ...toChatChoice(
-          { id: `${rest.id}_${index}`, text, finishReason: finish_reason ?? 'stop' },
-          request,
-          capabilities,
-        ),
-        stop_reason,
-        token_ids,
-        logprobs: {
-          content: logprobs?.tokens.map((token, i) => ({
-            token,
-            logprob: logprobs.token_logprobs[i],
-            top_logprobs: [],
-          })),
-        },
-      })),
-    },
-  }
-}
 
 /** Until 0.13 a parser that delayed text dropped the chunk with its ids. A short probe may not detect this. */
 function knownStreams(version: string | undefined): ReturnType<ProbeSubject['knownStreams']> {
