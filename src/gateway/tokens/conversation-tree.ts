@@ -4,6 +4,7 @@ import { RecentMap } from '../../lib/collections/recent-map.ts'
 import { hasIdsAt } from '../../lib/net/token-hash.ts'
 import { charactersOf, type AssistantMessage, type Message, type Tool } from '../../model/message.ts'
 import type { Choice, TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { hasExactIds } from '../capture/capture-turn.ts'
 import { HeldBuffers } from './held-buffers.ts'
 import { MessageChain } from './message-chain.ts'
 import { addReasoning, repeatsReasoning, trailOf, type ReasoningTrail } from './reasoning-trail.ts'
@@ -82,7 +83,7 @@ export class ConversationTree {
     const digests = this.#chain.digestsOf(request.messages)
     const prompt = digests.at(-1) as string
     this.#beginnings.set(digests[Math.min(2, digests.length - 1)] as string, true)
-    if (response.grade !== 'exact') {
+    if (!hasExactIds(response)) {
       for (const { message } of response.choices) this.#past.set(this.#chain.after(prompt, message), 'not-exact')
       return
     }
