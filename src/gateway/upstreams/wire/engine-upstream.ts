@@ -35,8 +35,8 @@ export function createEngineUpstream(http: EngineHttp, options: EngineOptions, e
   /** Uses the endpoint that the probe chose, then any other: an approximate count is better than none. */
   async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
     const chosen = engine.renderings.filter(({ id }) => id === capabilities.render)
-    for (const { query } of new Set([...chosen, ...engine.renderings])) {
-      const ids = await query(request, signal)
+    for (const rendering of new Set([...chosen, ...engine.renderings])) {
+      const ids = await rendering.query(request, signal)
       if (ids !== undefined) return ids
     }
     throw new RolloutError('upstream.refused', `The engine at ${http.base} cannot tokenise this conversation.`)

@@ -481,8 +481,10 @@ async function findRender(
 ): Promise<Found> {
   const about = 'render'
   const tried: string[] = []
-  for (const { id, name, query } of renderings) {
-    const rendered = await Promise.all(requests.map((request) => query(request, signal).catch(() => undefined)))
+  for (const rendering of renderings) {
+    const { id, name } = rendering
+    const query = (request: TurnRequest) => rendering.query(request, signal).catch(() => undefined)
+    const rendered = await Promise.all(requests.map(query))
     const isMissing = rendered.some((ids) => ids === undefined)
     const isRight = rendered.every((ids, i) => {
       const prompt = answered[i]?.promptIds
