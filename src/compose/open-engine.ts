@@ -5,7 +5,13 @@ import { orInvalid } from '../config/or-invalid.ts'
 import { createUpstream, detectKind, type UpstreamConfig, type UpstreamKind } from '../gateway/upstreams/index.ts'
 import { loadUpstream, type UpstreamPlug } from '../gateway/upstreams/load-upstream.ts'
 import { createReplicas, mergeReports } from '../gateway/upstreams/replicas.ts'
-import { allowsExact, type Capabilities, type ProbeReport, type Upstream } from '../gateway/upstreams/upstream.ts'
+import {
+  allowsExact,
+  continuationOf,
+  type Capabilities,
+  type ProbeReport,
+  type Upstream,
+} from '../gateway/upstreams/upstream.ts'
 import { RolloutError } from '../model/failure.ts'
 import { reachEngines } from './reach-engines.ts'
 import { startTinyEngine } from './tiny-engine.ts'
@@ -203,18 +209,30 @@ async function firstModel(
   throw new RolloutError('upstream.failed', `The engine at ${config.url} serves no model.`)
 }
 
-/** Returns warnings about replicas that are down, and about findings of the probe that prevent exact capture. */
-export function warningsOf({ report, down = [] }: Pick<OpenEngine, 'report' | 'down'>): string[] {
+/**
+ * Returns warnings about replicas that are down, and about findings of the probe that prevent exact capture or continuation.
+ * `mode`: the user's choice of continuation.
+ */
+export function warningsOf({ report, down = [] }: Pick<OpenEngine, 'report' | 'down'>, mode?: string): string[] {
   const absent = down.map(
     ({ url, why }) => `Warning: the replica ${url} is not ready and receives calls when it answers. ${why}`,
   )
-  if (report === undefined || allowsExact(report)) return absent
-  const blocking = report.findings.filter(({ verdict }) => verdict === 'blocking')
-  return [
-    ...absent,
-    ...blocking.map(({ about, evidence, meaning }) => `Warning: ${about}: ${evidence}. ${meaning}`),
-    `Calls to this engine are not captured exactly. For details: polar doctor --engine-url ${report.url}`,
-  ]
+  return report === undefined ? absent : [...absent, ...warningsOfReport(report, mode)]
+}
+
+function warningsOfReport(report: ProbeReport, mode: string | undefined): string[] {
+  const details = `For details: polar doctor --engine-url ${report.url}`
+  if (!allowsExact(report)) {
+    const blocking = report.findings.filter(({ verdict }) => verdict === 'blocking')
+    return [
+      ...blocking.map(({ about, evidence, meaning }) => `Warning: ${about}: ${evidence}. ${meaning}`),
+      `Calls to this engine are not captured exactly. ${details}`,
+    ]
+  }
+  const { via, why } = continuationOf(report.capabilities, mode)
+  if (via === 'chat' || mode === 'off') return []
+  const state = via === 'off' ? `Literal continuation is off: ${why}` : `Literal continuation uses completions: ${why}`
+  return [`Warning: ${state}. ${details}`]
 }
 
 async function startTiny(choice: EngineChoice): Promise<Engine> {

@@ -43,7 +43,7 @@ export interface OpenWorker extends AsyncDisposable {
   worker: Worker
   opened: OpenNode
   widths: StageWidths
-  /** Findings about the engine that prevent exact capture. */
+  /** Findings about the engine that prevent exact capture or continuation. */
   warnings: readonly string[]
 }
 
@@ -167,7 +167,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
     worker,
     opened,
     widths,
-    warnings: warningsOf(engine),
+    warnings: warningsOf(engine, about.continuation),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
 }

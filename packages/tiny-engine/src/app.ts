@@ -33,7 +33,7 @@ function createRoutes(wire: Wire, options: AppOptions): Map<string, Route> {
   const routes: [path: string, Route][] = [
     ['/v1/chat/completions', { method: 'POST', handle: chatCompletions }],
     ['/v1/chat/completions/render', { method: 'POST', handle: renderChat }],
-    ['/v1/completions', { method: 'POST', handle: completions }],
+    ['/v1/completions', { method: 'POST', handle: (context, exchange) => completions(context, exchange) }],
     ['/inference/v1/generate', { method: 'POST', handle: generateTokens }],
     ['/tokenize', { method: 'POST', handle: tokenize }],
     ['/detokenize', { method: 'POST', handle: detokenize }],

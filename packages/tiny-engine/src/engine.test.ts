@@ -46,6 +46,7 @@ let chat: string
 beforeAll(async () => {
   let id = 0
   engine = await startEngine({
+    scaleOut: true,
     script: SCRIPT,
     log: (record) => records.push(record),
     newId: () => (++id).toString(16).padStart(32, '0'),

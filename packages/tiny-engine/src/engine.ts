@@ -27,6 +27,8 @@ export interface EngineOptions {
   wire?: WireKind
   /** Version of the API, with its gaps and defects; default the newest known. */
   wireVersion?: string
+  /** Whether vLLM's endpoints for rendering and for ids are enabled, as by `--enable-scale-out`. Before 0.30 they always are. */
+  scaleOut?: boolean
   /** Default `tiny`. */
   servedModelName?: string
   /** Maximum tokens of prompt and answer together; default 32768, the model's limit, or the script's value. */
@@ -74,7 +76,7 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
   const tokenizer = await loadTokenizer(folder)
   await using stack = new AsyncDisposableStack()
   const script = options.script === undefined ? undefined : parseScript(options.script)
-  const { wire, version } = createWire(options.wire ?? 'vllm', options.wireVersion)
+  const { wire, version } = createWire(options.wire ?? 'vllm', options.wireVersion, options)
   const policy = stack.use(await createPolicy(options, script, tokenizer))
   const log = options.log === undefined ? undefined : stack.use(await openGenerationLog(options.log))
   const context: EngineContext = {

@@ -158,9 +158,20 @@ export function wantsLogprobs(body: ChatBody): boolean {
   return body.logprobs === true && body.top_logprobs !== null
 }
 
+/** Format of a completion endpoint that is not vLLM's. */
+export interface CompletionFormat {
+  toBody(asked: unknown): unknown
+  toAnswer(answer: JsonObject): JsonObject
+}
+
 /** `POST /v1/completions` */
-export async function completions(context: EngineContext, exchange: Exchange): Promise<void> {
-  const body = parseBody(CompletionBody, await exchange.readJson())
+export async function completions(
+  context: EngineContext,
+  exchange: Exchange,
+  format?: CompletionFormat,
+): Promise<void> {
+  const asked = await exchange.readJson()
+  const body = parseBody(CompletionBody, format === undefined ? asked : format.toBody(asked))
   checkCompletionBody(body)
   checkModel(context, body.model)
   if (body.echo === true) throw badRequest('`echo` is not supported by the tiny engine.', 'echo')
@@ -194,7 +205,9 @@ export async function completions(context: EngineContext, exchange: Exchange): P
       const sinks = actives.map((active, i) => new CompletionBodySink(active, style(i), context.texts))
       await Promise.all(actives.map((active, i) => active.run(sinks[i]!)))
       const choices = sinks.flatMap((sink) => sink.choicesJson())
-      exchange.sendJson(cutBody(completionJson(style(0), actives, choices), fault))
+      const json = completionJson(style(0), actives, choices)
+      const answer = format === undefined ? json : JSON.stringify(format.toAnswer(JSON.parse(json) as JsonObject))
+      exchange.sendJson(cutBody(answer, fault))
     }
   } finally {
     for (const active of actives) active.close()

@@ -16,7 +16,7 @@ default: { text: some words }
 const tools = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object', properties: {} } } }]
 
 /** Starts an engine with the wire. Returns functions that send requests, and the sampled ids from its log. */
-async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'maxModelLen'>) {
+async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'scaleOut' | 'maxModelLen'>) {
   const log: GenerationRecord[] = []
   const engine = await startEngine({ ...options, script: SCRIPT, log: (record) => log.push(record) })
   const url = `${engine.url}/v1/chat/completions`
@@ -33,6 +33,26 @@ async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'maxM
     [Symbol.asyncDispose]: () => engine.close(),
   }
 }
+
+test('vLLM from 0.30 on answers scale-out endpoints with 403, unless they are enabled', async () => {
+  const statusOf = async (options: Parameters<typeof serve>[0]) => {
+    await using served = await serve(options)
+    const answers = ['/v1/chat/completions/render', '/inference/v1/generate'].map(async (path) => {
+      const body = { messages: [{ role: 'user', content: 'x' }], token_ids: [1], sampling_params: {} }
+      const response = await post(served.url + path, body)
+      return [response.status, await response.text()]
+    })
+    return await Promise.all(answers)
+  }
+  const message = 'Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.'
+  const error = JSON.stringify({ error: { message, type: 'PermissionDeniedError', param: null, code: 403 } })
+  const disabled = [403, error]
+  expect(await statusOf({})).toEqual([disabled, disabled])
+  expect(await statusOf({ wireVersion: '0.30' })).toEqual([disabled, disabled])
+  for (const options of [{ scaleOut: true }, { wireVersion: '0.29.1' }]) {
+    expect((await statusOf(options)).map(([status]) => status)).toEqual([200, 200])
+  }
+})
 
 const asksIds = { return_token_ids: true, logprobs: true, top_logprobs: 0 }
 

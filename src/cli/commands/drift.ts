@@ -45,7 +45,7 @@ export const command = defineCommand({
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const graph = buildGraph(session, createRequestReader(session))
     if (flags.suggest) return suggest(session, graph, flags)
-    const breaks = selectBreaks(findBreaks(graph), session, flags.call)
+    const breaks = selectBreaks(findBreaks(graph, session.origin), session, flags.call)
     const source = await openTokenSource(session, {
       tokenizer: flags.tokenizer,
       engine: toEngineChoice('drift', flags),

@@ -3,7 +3,7 @@ import { readScript } from '../../compose/open-engine.ts'
 import { startTinyEngine } from '../../compose/tiny-engine.ts'
 import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
 import { untilSignal } from '../until-signal.ts'
-import { defineCommand, EXIT, option, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
 import { print } from '../views/print.ts'
 
 const WIRES = ['vllm', 'sglang', 'llamacpp', 'openai'] as const satisfies readonly WireKind[]
@@ -23,6 +23,7 @@ export const command = defineCommand({
       'VERSION',
       'Older version to imitate, including its bugs, such as 0.12 for vLLM or 0.5.14 for SGLang',
     ),
+    'enable-scale-out': toggle('Enable /render and /inference/v1/generate, which vLLM disables by default since 0.30'),
     'model-name': option('NAME', 'Name of the served model', { default: 'tiny' }),
     'max-model-len': option('N', 'Context limit in tokens, prompt and answer together', { default: '32768' }),
     script: option('FILE', 'YAML file of turns to replay instead of sampling from the model'),
@@ -52,6 +53,7 @@ export const command = defineCommand({
       port: number('port', 0, 65_535),
       wire: WIRES.find((kind) => kind === flags.wire),
       wireVersion: flags['wire-version'],
+      scaleOut: flags['enable-scale-out'],
       servedModelName: flags['model-name'],
       maxModelLen: number('max-model-len', 2, 32_768),
       script: script === undefined ? undefined : await readScript(script),

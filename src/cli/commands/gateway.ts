@@ -14,6 +14,7 @@ import { controlTokenFile, obtainControlToken } from '../../compose/data-folder.
 import { loadQuirks } from '../../compose/load-quirks.ts'
 import { openGateway } from '../../compose/open-gateway.ts'
 import { warningsOf } from '../../compose/open-engine.ts'
+import { continuationOf } from '../../gateway/upstreams/upstream.ts'
 import { openUntil } from '../input/open-until.ts'
 import {
   CONTINUATION_FLAG,
@@ -78,8 +79,9 @@ export const command = defineCommand({
     if (engine === undefined) return EXIT.interrupted
     const logLevel = flags.verbose ? 'debug' : 'warn'
     const logger = createLogger(logLevel)
-    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
-    const { url, kind } = engine.info
+    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
+    const { url, kind, capabilities } = engine.info
+    const continuation = continuationOf(capabilities, flags.continuation)
     const settings = {
       host: flags.host,
       dir,
@@ -92,7 +94,12 @@ export const command = defineCommand({
       engine: engine.info,
     }
     await using shards = await openGateway({ count, settings, logger })
-    const app = createControlApp({ gateway: shards, engine: { kind, url }, token, host: flags['control-host'] })
+    const app = createControlApp({
+      gateway: shards,
+      engine: { kind, url, continuation },
+      token,
+      host: flags['control-host'],
+    })
     const server = createAdaptorServer({ fetch: app.fetch })
     await new Promise<void>((done, fail) => {
       server.on('error', (error: NodeJS.ErrnoException) => {

@@ -94,7 +94,7 @@ export const command = defineCommand({
     const choice = { ...toEngineChoice('record', flags), log: flags['engine-log'] }
     await using engine = await openUntil(interrupted.signal, choice)
     if (engine === undefined) return EXIT.interrupted
-    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
+    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
       continuation: flags.continuation as ContinuationMode,

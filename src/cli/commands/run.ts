@@ -109,7 +109,7 @@ export const command = defineCommand({
     using interrupted = listenForInterrupt()
     await using engine = await openUntil(interrupted.signal, toEngineChoice('run', flags))
     if (engine === undefined) return EXIT.interrupted
-    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
+    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
     const widths = StageWidths.parse({
       init: whole('init', flags.init, 1),
       ready: whole('ready', flags.ready, 0),

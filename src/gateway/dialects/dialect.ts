@@ -88,10 +88,10 @@ export interface Dialect {
   createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer
   streamType(request: TurnRequest): string
   /**
-   * Returns the last bytes of a stream that failed. Undefined: the gateway breaks the connection, because clients of this
-   * API retry only then.
+   * Returns the last bytes of a stream that failed. Undefined: the gateway breaks the connection, because this client
+   * retries only then. `headers`: those of the request.
    */
-  renderStreamError(failure: Failure): string | undefined
+  renderStreamError(failure: Failure, headers?: RequestContext['headers']): string | undefined
   renderError(failure: Failure): RenderedError
   renderTokenCount(tokens: number): unknown
   renderModels(models: readonly string[], created: number): unknown

@@ -3,7 +3,7 @@ import { toJsonBytes } from '../../lib/json/json-bytes.ts'
 import { isRecord } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
-import { RolloutError } from '../../model/failure.ts'
+import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
 import type { DeltaEvent, WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest } from '../../model/turn.ts'
@@ -88,6 +88,7 @@ function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequ
     tools,
     toolChoice: toToolChoice(wire['tool_choice']),
     responseFormat: toResponseFormat(wire['response_format']),
+    reasoning: toReasoning(wire['reasoning_effort']),
     sampling: {
       temperature: wire.temperature ?? undefined,
       topP: wire.top_p ?? undefined,
@@ -103,6 +104,10 @@ function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequ
     logprobs: wire.logprobs ?? false,
     wire: { api: 'openai-chat', text: body.text, body: body.value },
   }
+}
+
+function toReasoning(effort: unknown): TurnRequest['reasoning'] {
+  return typeof effort === 'string' ? { enabled: effort !== 'none', effort } : undefined
 }
 
 interface ReadRequest {
@@ -383,6 +388,17 @@ const FINISH_REASONS: Readonly<Record<FinishReason, string>> = {
   other: 'stop',
 }
 
+/**
+ * Qwen Code and OpenCode retry a call only after a broken connection. Clients on OpenAI's SDKs get the error itself; pi
+ * retries after this wording. Without `[DONE]`, other readers do not take the answer for complete.
+ */
+function renderStreamError(failure: Failure, headers: RequestContext['headers'] = {}): string | undefined {
+  if (!acceptsComments(headers)) return undefined
+  const { retryable } = failureClasses[failure.code]
+  const message = retryable ? `server error: ${failure.message}` : failure.message
+  return formatSse(JSON.stringify(renderError({ ...failure, message }).body))
+}
+
 // --- the dialect ------------------------------------------------------------------------------------------------------
 
 export const openaiChat: Dialect = {
@@ -396,8 +412,7 @@ export const openaiChat: Dialect = {
   parseRequest,
   renderResponse,
   createStreamRenderer,
-  // pi, Qwen Code and OpenCode retry after a broken connection; pi does not retry after an error frame.
-  renderStreamError: () => undefined,
+  renderStreamError,
   renderError: (failure) => renderError(failure),
   streamType: () => 'text/event-stream; charset=utf-8',
   renderTokenCount: (tokens) => ({ input_tokens: tokens }),

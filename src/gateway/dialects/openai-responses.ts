@@ -372,13 +372,15 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
 }
 
 /**
- * Codex, Qwen Code and OpenCode retry after a broken connection and after a failed response; pi only after a broken
- * connection. So the connection breaks, unless the client must not retry.
+ * Codex, Qwen Code and OpenCode retry after a broken connection, so the connection breaks unless the client must not retry.
+ * Clients on OpenAI's SDKs get the error itself; pi retries after this wording.
  */
-function renderStreamError(failure: Failure): string | undefined {
+function renderStreamError(failure: Failure, headers: RequestContext['headers'] = {}): string | undefined {
   const { retryable } = failureClasses[failure.code]
-  if (retryable || failure.code === 'internal.bug') return undefined
-  const { error } = renderResponsesError(failure).body
+  const isTransient = retryable || failure.code === 'internal.bug'
+  if (isTransient && !acceptsComments(headers)) return undefined
+  const shown = isTransient ? { ...failure, message: `server error: ${failure.message}` } : failure
+  const { error } = renderResponsesError(shown).body
   const response = {
     id: toResponseId(''),
     object: 'response',

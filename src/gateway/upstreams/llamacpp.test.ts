@@ -9,9 +9,9 @@ describeUpstream('llama.cpp', {
   capabilities: {
     idsOut: true,
     idsInStreams: 'lossy',
-    tokenInChat: false,
-    render: true,
-    tokenise: true,
+    tokenIn: 'completions',
+    toolFormat: 'hermes',
+    render: 'template',
     weightVersion: false,
     logprobs: 'raw',
     contextTokens: 32_768,

@@ -295,13 +295,18 @@ function failureOf(error: unknown): Failure | undefined {
 /** Returns the capabilities that both replicas have. */
 function intersect(one: Capabilities, other: Capabilities): Capabilities {
   const streams = ['none', 'lossy', 'complete'] as const
+  const tokenIn = ['none', 'completions', 'chat'] as const
   const contexts = [one.contextTokens, other.contextTokens].filter((tokens) => tokens !== undefined)
   return {
     idsOut: one.idsOut && other.idsOut,
     idsInStreams: streams[Math.min(streams.indexOf(one.idsInStreams), streams.indexOf(other.idsInStreams))] ?? 'none',
-    tokenInChat: one.tokenInChat && other.tokenInChat,
-    render: one.render && other.render,
-    tokenise: one.tokenise && other.tokenise,
+    tokenIn: tokenIn[Math.min(tokenIn.indexOf(one.tokenIn), tokenIn.indexOf(other.tokenIn))] ?? 'none',
+    render: [one.render, other.render].includes('none')
+      ? 'none'
+      : one.render === other.render
+        ? one.render
+        : 'tokenize',
+    toolFormat: one.toolFormat === other.toolFormat ? one.toolFormat : undefined,
     weightVersion: one.weightVersion && other.weightVersion,
     logprobs: one.logprobs === other.logprobs ? one.logprobs : 'unknown',
     ...commonSampling(one.defaultSampling, other.defaultSampling),
