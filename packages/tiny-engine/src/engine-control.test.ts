@@ -207,7 +207,11 @@ test('toOutputBias() rejects values that are not finite', () => {
 })
 
 test('sampling defaults of the server apply to the parameters that a request does not set', async () => {
-  await using other = await startEngine({ script: SCRIPT, generationConfig: { temperature: 0.6, top_k: 20 } })
+  await using other = await startEngine({
+    script: SCRIPT,
+    scaleOut: true,
+    generationConfig: { temperature: 0.6, top_k: 20 },
+  })
   const body = { messages: [{ role: 'user', content: 'x' }], temperature: 0.9 }
   expect(await control('/v1/chat/completions/render', body, other)).toMatchObject({
     sampling_params: { temperature: 0.9, top_k: 20, top_p: 1 },
