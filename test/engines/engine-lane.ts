@@ -8,6 +8,8 @@ import { loadTokenizer, type Tokenizer } from '../../packages/tiny-engine/src/to
 import { embeddedModelFolder } from '../../packages/tiny-engine/src/model-package.ts'
 import { harnessPlaces } from '../../src/compose/harness-folders.ts'
 import { openEngine } from '../../src/compose/open-engine.ts'
+import { createUpstream } from '../../src/gateway/upstreams/index.ts'
+import type { Upstream } from '../../src/gateway/upstreams/upstream.ts'
 import { toFailure } from '../../src/model/failure.ts'
 import type { Turn } from '../../src/model/turn.ts'
 import { findHarness } from '../../src/node/harness/find-harness.ts'
@@ -16,13 +18,16 @@ import { factsOf } from '../support/harness-facts.ts'
 import { runHarness } from '../support/harness-run.ts'
 import type { Scenario } from '../support/harness-scenarios.ts'
 import { whyNoHarness } from '../support/installed-harness.ts'
-import { toForcedScript, toolConversation, writeForcedScript } from './forced-script.ts'
+import { toForcedScript, toolConversation, writeForcedScript, type ForcedScript } from './forced-script.ts'
 import { compareWithScores, measureSessions, toSequence, type Measured, type Score } from './measure-sessions.ts'
 import { Observations } from './observations.ts'
 import { RealEngine, type EngineStart } from './real-engine.ts'
 import { RealStack } from './real-stack.ts'
 import { runConversations, type ConversationRun } from './run-conversations.ts'
 import { conversations, dialectNames } from './sdk-conversations.ts'
+import { testUpstreamOnEngine, UPSTREAM_SCRIPT } from './upstream-on-engine.ts'
+import { readRecordedShapes, recordShapes, WIRE_SCRIPT, writeRecordedShapes } from './wire-exchanges.ts'
+import { differences } from './wire-shape.ts'
 
 export interface EngineLane {
   start: EngineStart
@@ -37,9 +42,10 @@ export interface EngineLane {
   score(engine: RealEngine): Score
   /** Largest accepted difference to teacher forcing. */
   tolerance: number
+  /** Turns of each conversation. */
+  turns: number
 }
 
-const TURNS = 20
 const CLIS = ['codex', 'claude_code', 'gemini_cli', 'qwen_code', 'opencode', 'pi']
 const OPENING = 'SCRIPT:talk Please list the files.'
 
@@ -66,6 +72,7 @@ export function describeEngine(name: string, lane: EngineLane): void {
     let scratch: string
     let scriptFile: string
     let tokenizer: Tokenizer
+    let script: ForcedScript
     let engine: RealEngine
     let missing: string | undefined
     const runs: { on?: ConversationRun; off?: ConversationRun } = {}
@@ -75,12 +82,14 @@ export function describeEngine(name: string, lane: EngineLane): void {
       scratch = await mkdtemp(join(tmpdir(), 'polar-engine-'))
       scriptFile = join(scratch, 'forced.json')
       tokenizer = await loadTokenizer(embeddedModelFolder())
-      await writeForcedScript(scriptFile, {
+      script = {
         scenarios: {
-          talk: toolConversation(TURNS, 12, tokenizer),
+          talk: toolConversation(lane.turns, 12, tokenizer),
           ...toForcedScript({ scenarios: { slow: [{ tokens: 2000 }] } }, tokenizer).scenarios,
+          ...toForcedScript(UPSTREAM_SCRIPT, tokenizer).scenarios,
         },
-      })
+      }
+      await writeForcedScript(scriptFile, script)
       const launched = await RealEngine.launch(startOf())
       if (typeof launched === 'string') {
         missing = launched
@@ -101,9 +110,14 @@ export function describeEngine(name: string, lane: EngineLane): void {
     const startOf = (): EngineStart => ({ ...lane.start, ...(lane.forces ? { forcedTurns: scriptFile } : {}) })
     const choice = (): { url: string; model: string } => ({ url: engine.url, model: engine.model })
     const converseAll = (continuation?: 'off') =>
-      runConversations(choice(), { turns: TURNS, opening: OPENING, continuation })
+      runConversations(choice(), {
+        turns: lane.turns,
+        maxTokens: lane.forces ? 120 : 60,
+        opening: OPENING,
+        continuation,
+      })
 
-    test(`${TURNS} turns in four dialects, streamed and not, with tools at temperature 1`, async ({ skip }) => {
+    test(`${lane.turns} turns in four dialects, streamed and not, with tools at temperature 1`, async ({ skip }) => {
       if (missing !== undefined) return skip(missing)
       runs.on = await converseAll()
       runs.off = await converseAll('off')
@@ -112,7 +126,7 @@ export function describeEngine(name: string, lane: EngineLane): void {
       seen.add('calls exact', share(on.exactCalls, on.calls))
       seen.add('edges exact', `${describeEdges(on)}; continuation off: ${describeEdges(off)}`)
       seen.add('samples', `${describeSamples(on)}; continuation off: ${describeSamples(off)}`)
-      expect(on.calls).toBe(TURNS * dialectNames.length * 2)
+      expect(on.calls).toBe(lane.turns * dialectNames.length * 2)
       if (lane.isExact) expect([on.exactCalls, off.exactCalls]).toEqual([on.calls, off.calls])
       if (lane.continues) expect(on.exactNaturalEdges).toBe(on.naturalEdges)
     })
@@ -216,6 +230,42 @@ export function describeEngine(name: string, lane: EngineLane): void {
       expect([several, stopped].map((turn) => turn?.response?.grade)).toEqual(['exact', 'exact'])
     })
 
+    if (lane.forces) {
+      testUpstreamOnEngine({
+        open: () => openUpstream(choice()),
+        script: () => script,
+        missing: () => missing,
+      })
+    }
+
+    test('log probabilities under a grammar have a mode of their own if they are not those of the model', async ({
+      skip,
+    }) => {
+      if (missing !== undefined || !lane.forces) return skip(missing ?? 'the engine scores no prompts')
+      const parameters = { type: 'object', properties: { command: { type: 'string' } }, required: ['command'] }
+      const turn = await oneTurn({
+        content: 'List the files.',
+        max_tokens: 40,
+        temperature: 1,
+        tools: [{ type: 'function', function: { name: 'bash', parameters } }],
+        tool_choice: 'required',
+      })
+      const { largestError } = await compareWithScores([toSequence(turn!)], lane.score(engine))
+      const mode = turn?.response?.logprobMode
+      seen.add('under a grammar', `largest error ${largestError.toFixed(1)}, recorded as ${mode}`)
+      if (largestError > lane.tolerance) expect(mode).not.toBe('raw')
+    })
+
+    test('answers have the recorded shapes', async ({ skip }) => {
+      if (missing !== undefined || !lane.forces) return skip(missing ?? 'only vLLM is recorded')
+      await writeForcedScript(scriptFile, toForcedScript(WIRE_SCRIPT, tokenizer))
+      const shapes = await recordShapes(engine.url, engine.model)
+      await writeForcedScript(scriptFile, script)
+      const recorded = readRecordedShapes(lane.start.environment)
+      if (recorded === undefined) writeRecordedShapes(lane.start.environment, shapes)
+      else expect(differences(shapes, recorded)).toEqual([])
+    })
+
     async function oneTurn({
       content,
       ...fields
@@ -281,6 +331,12 @@ export function describeEngine(name: string, lane: EngineLane): void {
       expect(again).toBeUndefined()
     })
   })
+}
+
+async function openUpstream(choice: { url: string; model: string }): Promise<Upstream> {
+  const upstream = createUpstream({ kind: 'vllm', ...choice }, { now: () => performance.now() })
+  await upstream.probe(AbortSignal.timeout(600_000))
+  return upstream
 }
 
 /** What a gateway that is opened on a loading engine reports. */

@@ -11,4 +11,5 @@ describeEngine('llama.cpp', {
   score: (engine) => scoreByLlamacpp(engine, 6400, 20),
   // llama.cpp computes attention with 16-bit keys and values.
   tolerance: 0.1,
+  turns: 6,
 })

@@ -10,16 +10,25 @@ export interface ConversationRun {
   sessions: SessionRecord[]
 }
 
+export interface ConversationPlan {
+  turns: number
+  /** Limit of each answer. */
+  maxTokens: number
+  /** First user message. */
+  opening: string
+  continuation?: ContinuationMode
+}
+
 /** Runs one conversation for each dialect, streamed and not, all at once through one gateway. */
 export async function runConversations(
   choice: EngineChoice & { url: string; model: string },
-  { turns, opening, continuation }: { turns: number; opening: string; continuation?: ContinuationMode },
+  { turns, maxTokens, opening, continuation }: ConversationPlan,
 ): Promise<ConversationRun> {
   await using stack = await RealStack.start(choice, continuation)
   const sessions = dialectNames.flatMap((dialect) =>
     [true, false].map(async (stream) => {
       const { id, baseUrl, key } = await stack.openSession()
-      const options = { baseUrl, key, model: choice.model, stream, maxTokens: 120 }
+      const options = { baseUrl, key, model: choice.model, stream, maxTokens }
       await converse(
         conversations[dialect](options),
         turns,

@@ -9,4 +9,5 @@ describeEngine('vLLM, newest', {
   continues: true,
   score: scoreByVllm,
   tolerance: 1e-3,
+  turns: 20,
 })

@@ -9,4 +9,5 @@ describeEngine('vLLM, oldest', {
   continues: false,
   score: scoreByVllm,
   tolerance: 1e-3,
+  turns: 20,
 })

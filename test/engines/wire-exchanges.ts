@@ -1,3 +1,6 @@
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { toAnswerShape, type AnswerShape } from './wire-shape.ts'
 
 /** Script that both engines play. */
@@ -48,7 +51,10 @@ export const exchanges: Readonly<Record<string, Exchange>> = {
     body: { messages: user('SCRIPT:tools'), tools, max_tokens: 80, ...ids, ...stream },
   },
   'chat with two choices': { path: CHAT, body: { ...plain, ...ids, n: 2 } },
-  'chat with a stop string': { path: CHAT, body: { messages: user('SCRIPT:stop'), max_tokens: 40, stop: ['STOP'], ...ids } },
+  'chat with a stop string': {
+    path: CHAT,
+    body: { messages: user('SCRIPT:stop'), max_tokens: 40, stop: ['STOP'], ...ids },
+  },
   'chat with a limit': { path: CHAT, body: { ...plain, ...ids, max_tokens: 3 } },
   'chat with a prompt of ids': {
     path: CHAT,
@@ -78,7 +84,10 @@ export const exchanges: Readonly<Record<string, Exchange>> = {
       ...plain,
       messages: [
         ...user('SCRIPT:plain'),
-        { role: 'assistant', tool_calls: [{ id: 'a', type: 'function', function: { name: 'bash', arguments: '{"a' } }] },
+        {
+          role: 'assistant',
+          tool_calls: [{ id: 'a', type: 'function', function: { name: 'bash', arguments: '{"a' } }],
+        },
         { role: 'tool', tool_call_id: 'a', content: 'x' },
       ],
     },
@@ -86,7 +95,7 @@ export const exchanges: Readonly<Record<string, Exchange>> = {
 }
 
 /** Sends every request, one after the other. */
-export async function recordShapes(url: string, model: string): Promise<Record<string, AnswerShape>> {
+export async function recordShapes(url: string, model: string): Promise<RecordedShapes> {
   const shapes: Record<string, AnswerShape> = {}
   for (const [name, { method = 'POST', path, body }] of Object.entries(exchanges)) {
     const answer = await fetch(url + path, {
@@ -97,4 +106,22 @@ export async function recordShapes(url: string, model: string): Promise<Record<s
     shapes[name] = toAnswerShape(answer.status, answer.headers.get('content-type') ?? '', await answer.text())
   }
   return shapes
+}
+
+export type RecordedShapes = Readonly<Record<string, AnswerShape>>
+
+/** The recorded answers of a real engine. To record them again, delete the file and run `npm run test:engines`. */
+function recordingOf(environment: string): string {
+  return fileURLToPath(new URL(`recorded/${environment}.json`, import.meta.url))
+}
+
+export function readRecordedShapes(environment: string): RecordedShapes | undefined {
+  const file = recordingOf(environment)
+  return existsSync(file) ? (JSON.parse(readFileSync(file, 'utf8')) as RecordedShapes) : undefined
+}
+
+export function writeRecordedShapes(environment: string, shapes: RecordedShapes): void {
+  const file = recordingOf(environment)
+  mkdirSync(dirname(file), { recursive: true })
+  writeFileSync(file, `${JSON.stringify(shapes, null, 1)}\n`)
 }

@@ -24,7 +24,9 @@ function toName(key: string): string {
 /** Shape of either of two values: alternatives are separated by bars, and members that may be absent end in `?`. */
 function merge(one: Shape, other: Shape): Shape {
   if (typeof one === 'string' || typeof other === 'string') {
-    const words = [one, other].flatMap((shape) => (typeof shape === 'string' ? shape.split(' | ') : [JSON.stringify(shape)]))
+    const words = [one, other].flatMap((shape) =>
+      typeof shape === 'string' ? shape.split(' | ') : [JSON.stringify(shape)],
+    )
     return [...new Set(words)].toSorted().join(' | ')
   }
   if (Array.isArray(one) && Array.isArray(other)) {
@@ -58,9 +60,15 @@ export function toAnswerShape(status: number, contentType: string, text: string)
       .filter((event) => event.trim() !== '')
       .map((event) => event.replace(/^data: /, ''))
       .map((data) => (data === '[DONE]' ? data : shapeOf(JSON.parse(data))))
-    return { status, type, events: events.filter((event, i) => JSON.stringify(event) !== JSON.stringify(events[i - 1])) }
+    return {
+      status,
+      type,
+      events: events.filter((event, i) => JSON.stringify(event) !== JSON.stringify(events[i - 1])),
+    }
   }
-  return type === 'application/json' && text !== '' ? { status, type, body: shapeOf(JSON.parse(text)) } : { status, type }
+  return type === 'application/json' && text !== ''
+    ? { status, type, body: shapeOf(JSON.parse(text)) }
+    : { status, type }
 }
 
 /** Lists every member in which two shapes differ, as `path: one, not other`. */
