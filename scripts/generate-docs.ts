@@ -1,5 +1,6 @@
 // Writes the pages that are made from the source: `npm run docs`. With --check it writes nothing and names stale pages.
 import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import * as z from 'zod'
@@ -25,6 +26,7 @@ import type { Harness } from '../src/node/harness/presets/harness.ts'
 import { presets } from '../src/node/harness/presets/index.ts'
 import { evaluators } from '../src/trajectory/evaluators/index.ts'
 import packageJson from '../package.json' with { type: 'json' }
+import { replaceEngineTable } from './engine-table.ts'
 
 const root = dirname(import.meta.dirname)
 
@@ -41,6 +43,7 @@ const pages: readonly Page[] = [
   { path: 'docs/evaluator-settings.md', render: renderEvaluatorSettings },
   { path: 'docs/config.md', render: renderConfig },
   { path: 'docs/openapi.json', render: renderOpenApi },
+  { path: 'docs/engines.md', render: () => replaceEngineTable(readFileSync(join(root, 'docs/engines.md'), 'utf8')) },
 ]
 
 const isCheck = process.argv.includes('--check')

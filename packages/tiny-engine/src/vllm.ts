@@ -29,6 +29,7 @@ export function createVllmWire(version: string): Wire {
     reasoningFields: reasoningFields(has),
     losesHeldIds: !has('0.13'),
     lowersMaxTokens: false,
+    coercesArguments: has('0.29'),
     // A version ignores fields that it does not know.
     toChatBody(body) {
       if (ignored.length === 0 || !isObject(body)) return body
