@@ -31,7 +31,7 @@ import { differences } from './wire-shape.ts'
 
 export interface EngineLane {
   start: EngineStart
-  /** Version in the table; the engine's own report replaces it. */
+  /** Version in the table. */
   version: string
   /** Whether logits processors can force answers. */
   forces: boolean
@@ -122,7 +122,6 @@ export function describeEngine(name: string, lane: EngineLane): void {
       runs.on = await converseAll()
       runs.off = await converseAll('off')
       const [on, off] = [measureSessions(runs.on.sessions), measureSessions(runs.off.sessions)]
-      seen.version = runs.on.report.version ?? lane.version
       seen.add('calls exact', share(on.exactCalls, on.calls))
       seen.add('edges exact', `${describeEdges(on)}; continuation off: ${describeEdges(off)}`)
       seen.add('samples', `${describeSamples(on)}; continuation off: ${describeSamples(off)}`)
@@ -162,13 +161,17 @@ export function describeEngine(name: string, lane: EngineLane): void {
       if (missing !== undefined) return skip(missing)
       await using stack = await RealStack.start(choice())
       const client = await clientOf(stack)
-      const body = { model: 'x', messages: [{ role: 'user' as const, content: 'SCRIPT:slow go' }], max_tokens: 2000 }
+      const body = {
+        model: 'x',
+        messages: [{ role: 'user' as const, content: 'SCRIPT:slow Tell me a very long story.' }],
+        max_tokens: 2000,
+      }
       const abort = new AbortController()
       const pending = client.chat.completions.create(body, { signal: abort.signal }).catch(() => 'aborted')
-      while ((await engine.runningRequests()) === 0) await sleep(20)
+      await until(async () => (await engine.runningRequests()) > 0)
       abort.abort()
       const abortedAt = performance.now()
-      while ((await engine.runningRequests()) > 0) await sleep(20)
+      await until(async () => (await engine.runningRequests()) === 0)
       seen.add('abort', `no running request after ${Math.round(performance.now() - abortedAt)} ms`)
       expect(await pending).toBe('aborted')
     })
@@ -210,7 +213,7 @@ export function describeEngine(name: string, lane: EngineLane): void {
       const codes: string[] = []
       for (const dialect of dialectNames) {
         const { id, baseUrl, key } = await stack.openSession()
-        const conversation = conversations[dialect]({ baseUrl, key, model: 'x', stream: true, maxTokens: 10 })
+        const conversation = conversations[dialect]({ baseUrl, key, model: 'x', stream: false, maxTokens: 10 })
         await expect(conversation.send({ user: 'word '.repeat(60_000) })).rejects.toMatchObject({ status: 400 })
         codes.push(...(await stack.recorded(id)).turns.map(({ failure }) => failure?.code ?? 'none'))
       }
@@ -305,14 +308,13 @@ export function describeEngine(name: string, lane: EngineLane): void {
       const sessions = await Promise.all(dialectNames.map(() => stack.openSession()))
       const pending = sessions.map(({ baseUrl, key }, i) =>
         conversations[dialectNames[i]!]({ baseUrl, key, model: 'x', stream: true, maxTokens: 2000 })
-          .send({ user: 'SCRIPT:slow go' })
+          .send({ user: 'SCRIPT:slow Tell me a very long story.' })
           .then(
             () => 'answered',
             (error: Error) => error.message.slice(0, 80),
           ),
       )
-      while ((await engine.runningRequests()) < sessions.length) await sleep(50)
-      await sleep(1000)
+      await until(async () => (await engine.runningRequests()) > 0)
       await engine.kill()
       const messages = await Promise.all(pending)
       const dead = await callFailure(stack, 'hi')
@@ -337,6 +339,15 @@ async function openUpstream(choice: { url: string; model: string }): Promise<Ups
   const upstream = createUpstream({ kind: 'vllm', ...choice }, { now: () => performance.now() })
   await upstream.probe(AbortSignal.timeout(600_000))
   return upstream
+}
+
+/** Polls a condition for at most a minute. */
+async function until(condition: () => Promise<boolean>): Promise<void> {
+  const deadline = performance.now() + 60_000
+  while (!(await condition())) {
+    if (performance.now() > deadline) throw new Error('The engine did not get there within a minute.')
+    await sleep(20)
+  }
 }
 
 /** What a gateway that is opened on a loading engine reports. */

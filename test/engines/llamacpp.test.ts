@@ -8,7 +8,7 @@ describeEngine('llama.cpp', {
   forces: false,
   isExact: false,
   continues: false,
-  score: (engine) => scoreByLlamacpp(engine, 6400, 20),
+  score: (engine) => scoreByLlamacpp(engine, 6400, 4),
   // llama.cpp computes attention with 16-bit keys and values.
   tolerance: 0.1,
   turns: 6,
