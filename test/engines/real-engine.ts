@@ -8,8 +8,8 @@ import { installEnvironment, type EnvironmentName } from './install-engine.ts'
 
 const python = fileURLToPath(new URL('python', import.meta.url))
 
-/** A busy machine loads vLLM in minutes; two idle cores need 30 to 100 s. */
-const START_TIMEOUT_MS = 900_000
+/** Two idle cores load vLLM in 30 to 100 s; a busy machine needs many minutes. */
+const START_TIMEOUT_MS = 3_600_000
 
 export interface EngineStart {
   environment: Extract<EnvironmentName, `vllm-${string}` | 'llamacpp'>
