@@ -201,7 +201,7 @@ export function describeEngine(name: string, lane: EngineLane): void {
       const failure = await RealStack.start({ url: engine.url, model: 'no-such-model' }).then(
         async (stack) => {
           await using owned = stack
-          return callFailure(owned, 'hi')
+          return await callFailure(owned, 'hi')
         },
         (error: unknown) => toFailure(error),
       )
@@ -287,8 +287,8 @@ export function describeEngine(name: string, lane: EngineLane): void {
       const harness = harnesses.find(({ name: known }) => known === cli)!
       const folders = harnessPlaces(undefined, process.env)
       if ((await findHarness(harness, folders)) === undefined) return skip(whyNoHarness(harness))
-      const play = async (script: Parameters<typeof toForcedScript>[0]): Promise<string> => {
-        await writeForcedScript(scriptFile, toForcedScript(script, tokenizer))
+      const play = async (played: Parameters<typeof toForcedScript>[0]): Promise<string> => {
+        await writeForcedScript(scriptFile, toForcedScript(played, tokenizer))
         return engine.url
       }
       const run = await runHarness(harness, FILE_TASK, { scratch, harnessDir: folders.dir, play })
