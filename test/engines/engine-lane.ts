@@ -375,10 +375,14 @@ async function clientOf(stack: RealStack): Promise<OpenAI> {
 async function callFailure(stack: RealStack, content: string): Promise<{ code: string; status: number } | undefined> {
   const { id, baseUrl, key } = await stack.openSession()
   const client = new OpenAI({ baseURL: `${baseUrl}/v1`, apiKey: key, maxRetries: 0 })
-  await client.chat.completions
+  const status = await client.chat.completions
     .create({ model: 'x', messages: [{ role: 'user', content }], max_tokens: 4 })
-    .catch(() => {})
-  return (await stack.recorded(id)).turns[0]?.failure
+    .then(
+      () => 200,
+      (error: unknown) => (error instanceof OpenAI.APIError ? (error.status ?? 0) : 0),
+    )
+  const { turns } = await stack.recorded(id)
+  return turns[0]?.failure ?? (status === 200 ? undefined : { code: 'no failure is recorded', status })
 }
 
 function share(part: number, whole: number): string {
