@@ -80,6 +80,18 @@ export default defineConfig({
         // Installs gigabytes of trainers on the first run, so `npm test` leaves it out: `npm run test:trainers`.
         test: { name: 'trainers', include: ['test/trainers/*.test.ts'], testTimeout: 3_600_000 },
       },
+      {
+        extends: true,
+        // Installs and starts real inference engines, so `npm test` leaves it out: `npm run test:engines`.
+        test: {
+          name: 'engines',
+          include: ['test/engines/*.test.ts'],
+          // Two engines at once would only slow each other down.
+          fileParallelism: false,
+          testTimeout: 3_600_000,
+          hookTimeout: 7_200_000,
+        },
+      },
     ],
   },
 })

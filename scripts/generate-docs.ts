@@ -1,4 +1,6 @@
 // Writes the pages that are made from the source: `npm run docs`. With --check it writes nothing and names stale pages.
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import * as z from 'zod'
 import { toOpenApi } from '../src/api/openapi.ts'
 import { routes as apiRoutes } from '../src/api/routes/index.ts'
@@ -21,8 +23,9 @@ import { boundaryOf, FailureCode, failureClasses } from '../src/model/failure.ts
 import type { Harness } from '../src/node/harness/presets/harness.ts'
 import { presets } from '../src/node/harness/presets/index.ts'
 import { evaluators } from '../src/trajectory/evaluators/index.ts'
-import { renderTable, writePage } from './docs-page.ts'
+import { renderTable, root, writePage } from './docs-page.ts'
 import packageJson from '../package.json' with { type: 'json' }
+import { replaceEngineTable } from './engine-table.ts'
 import { toPython } from './python-client.ts'
 
 interface Page {
@@ -44,6 +47,7 @@ const pages: readonly Page[] = [
   { path: 'clients/python/src/polar_rl/_api.py', render: () => python.api },
   { path: 'clients/python/src/polar_rl/_failures.py', render: () => python.failures },
   { path: 'clients/python/src/polar_rl/_version.py', render: () => python.version },
+  { path: 'docs/engines.md', render: () => replaceEngineTable(readFileSync(join(root, 'docs/engines.md'), 'utf8')) },
 ]
 
 for (const { path, render } of pages) await writePage(path, render(), 'npm run docs')

@@ -83,7 +83,10 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     policy: wire.wrapPolicy?.(policy) ?? policy,
     wire,
     texts: new TokenTexts(tokenizer),
-    template: await loadChatTemplate(folder, tokenizer, { images: script?.model.images }),
+    template: await loadChatTemplate(folder, tokenizer, {
+      images: script?.model.images,
+      coercesArguments: wire.coercesArguments,
+    }),
     encoder: new PromptEncoder(tokenizer),
     control: new Control(options.weightVersion ?? 'default'),
     metrics: new EngineMetrics(),

@@ -42,6 +42,7 @@ export function createVllmWire(version: string, { scaleOut = false }: { scaleOut
     losesHeldIds: !has('0.13'),
     masksByGrammar: true,
     lowersMaxTokens: false,
+    coercesArguments: has('0.29'),
     // A version ignores fields that it does not know.
     toChatBody(body) {
       if (ignored.length === 0 || !isObject(body)) return body

@@ -71,6 +71,35 @@ describe('older versions of vLLM', () => {
     expect(kept.ids).toEqual(newer.sampled())
   })
 
+  test.each(['{"command', '[1]', '3', '"text"'])('from 0.29 on, the tool arguments %s are read as {}', async (text) => {
+    const asked = (args: string) => ({
+      messages: [
+        { role: 'user', content: 'hi' },
+        { role: 'assistant', tool_calls: [{ id: 'a', type: 'function', function: { name: 'bash', arguments: args } }] },
+        { role: 'tool', tool_call_id: 'a', content: 'x' },
+      ],
+      ...asksIds,
+    })
+    await using newer = await serve({ wireVersion: '0.29' })
+    const answer = await newer.whole('', asked(text))
+    expect(answer.body.prompt_token_ids).toEqual((await newer.whole('', asked('{}'))).body.prompt_token_ids)
+  })
+
+  test('before 0.29, tool arguments that are no JSON are refused and their field is named', async () => {
+    await using old = await serve({ wireVersion: '0.28' })
+    const call = { id: 'a', type: 'function', function: { name: 'bash', arguments: '{"command' } }
+    const messages = [{ role: 'assistant', tool_calls: [call] }]
+    const answer = await post(`${old.url}/v1/chat/completions`, { messages })
+    expect(answer.status).toBe(400)
+    expect(await answer.json()).toMatchObject({
+      error: {
+        code: 400,
+        param: 'messages.0.tool_calls.0.function.arguments',
+        message: expect.stringContaining('not JSON'),
+      },
+    })
+  })
+
   test.each([
     ['0.10.2', ['reasoning_content']],
     ['0.12', ['reasoning', 'reasoning_content']],
