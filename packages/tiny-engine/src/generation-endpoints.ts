@@ -206,8 +206,8 @@ export async function completions(
       await Promise.all(actives.map((active, i) => active.run(sinks[i]!)))
       const choices = sinks.flatMap((sink) => sink.choicesJson())
       const json = completionJson(style(0), actives, choices)
-      const answer = format === undefined ? json : JSON.stringify(format.toAnswer(JSON.parse(json) as JsonObject))
-      exchange.sendJson(cutBody(answer, fault))
+      const reply = format === undefined ? json : JSON.stringify(format.toAnswer(JSON.parse(json) as JsonObject))
+      exchange.sendJson(cutBody(reply, fault))
     }
   } finally {
     for (const active of actives) active.close()
