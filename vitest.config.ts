@@ -59,7 +59,7 @@ export default defineConfig({
           include: ['src/**/*.test.ts', 'packages/*/src/**/*.test.ts', 'test/*.test.ts'],
           maxWorkers: availableParallelism(),
           // Properties with thousands of runs, on a machine that has other things to do as well.
-          testTimeout: 120_000,
+          testTimeout: 300_000,
           hookTimeout: 120_000,
         },
       },
@@ -71,7 +71,7 @@ export default defineConfig({
           // These tests wait for processes and timers half of the time.
           maxWorkers: availableParallelism() + 2,
           maxConcurrency: 3,
-          testTimeout: 180_000,
+          testTimeout: 300_000,
           hookTimeout: 180_000,
         },
       },
@@ -79,6 +79,18 @@ export default defineConfig({
         extends: true,
         // Installs gigabytes of trainers on the first run, so `npm test` leaves it out: `npm run test:trainers`.
         test: { name: 'trainers', include: ['test/trainers/*.test.ts'], testTimeout: 3_600_000 },
+      },
+      {
+        extends: true,
+        // Installs and starts real inference engines, so `npm test` leaves it out: `npm run test:engines`.
+        test: {
+          name: 'engines',
+          include: ['test/engines/*.test.ts'],
+          // Two engines at once would only slow each other down.
+          fileParallelism: false,
+          testTimeout: 3_600_000,
+          hookTimeout: 7_200_000,
+        },
       },
     ],
   },

@@ -1,11 +1,12 @@
-import { appendFile, mkdtemp, readFile, rm, stat } from 'node:fs/promises'
+import { appendFile, mkdtempDisposable, readFile, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
 import { createCallLogReader } from '../src/store/call-log/reader.ts'
 import { createCallLogStore } from '../src/store/call-log/store.ts'
 import type { SessionLog, TurnEnd, TurnIntent } from '../src/store/store.ts'
+import { createRandom } from './sim/random.ts'
+import { collectGarbage, readHeldMemory } from './support/memory.ts'
+import { percentile, sum } from './support/stats.ts'
 
 /** The best round is reported, for both sides, because the machine may have other work. */
 const ROUNDS = 3
@@ -29,58 +30,40 @@ interface Cost {
   p99Micros: number
 }
 
-export interface CallLogBench {
-  /** A turn that continues its conversation, and the same turn as a line of JSON. */
-  append: Cost
-  appendJson: Cost
-  /** A turn of 12k ids and 50 KB that shares nothing with an earlier one. */
-  appendFirst: Cost
-  appendFirstJson: Cost
-  /** Prompt and sampled tokens together. */
-  tokensPerSecond: { write: number; writeJson: number; read: number; readJson: number }
+/** The cost of each kind of work, of the round with the least processor time. */
+type Costs = Record<'append' | 'appendJson' | 'appendFirst' | 'appendFirstJson' | 'read' | 'readJson', Cost>
+
+interface Round {
+  /**
+   * `append`: a turn that continues its conversation. `appendFirst`: a turn of 12k ids and 50 KB that shares nothing with an
+   * earlier one. `read`: a session. The others do the same with lines of JSON.
+   */
+  costs: Costs
   bytesPerToken: { open: number; closed: number; json: number }
+  /** Prompt and sampled tokens together, of all sessions. */
+  tokens: number
   closeMillis: number
-  retainedBytesPerToken: number
 }
 
 /** Measures appending a turn to a call log and reading it back, compared with a file of JSON lines in the same run. */
-export async function benchCallLog(): Promise<CallLogBench> {
-  const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
-  try {
-    await runRound(join(dir, 'warm-up'))
-    const rounds: Round[] = []
-    for (let round = 0; round < ROUNDS; round += 1) rounds.push(await runRound(join(dir, `round-${round}`)))
-    const result = { ...bestOf(rounds), retainedBytesPerToken: await measureRetained(join(dir, 'memory')) }
-    print(result)
-    return result
-  } finally {
-    await rm(dir, { recursive: true, force: true })
-  }
+export async function benchCallLog(): Promise<void> {
+  await using scratch = await mkdtempDisposable(join(tmpdir(), 'polar-bench-'))
+  await runRound(join(scratch.path, 'warm-up'))
+  const rounds: Round[] = []
+  for (let round = 0; round < ROUNDS; round += 1) rounds.push(await runRound(join(scratch.path, `round-${round}`)))
+  print(bestOf(rounds), await measureRetained(join(scratch.path, 'memory')))
 }
 
-type Round = Omit<CallLogBench, 'retainedBytesPerToken'>
-
 function bestOf(rounds: readonly Round[]): Round {
-  const cheapest = (pick: (round: Round) => Cost): Cost =>
-    rounds.map(pick).reduce((best, cost) => (cost.cpuMicros < best.cpuMicros ? cost : best))
-  const fastest = (key: keyof Round['tokensPerSecond']): number =>
-    Math.max(...rounds.map((round) => round.tokensPerSecond[key]))
   const [first] = rounds
   if (first === undefined) throw new Error('There was no round')
-  return {
-    append: cheapest((round) => round.append),
-    appendJson: cheapest((round) => round.appendJson),
-    appendFirst: cheapest((round) => round.appendFirst),
-    appendFirstJson: cheapest((round) => round.appendFirstJson),
-    tokensPerSecond: {
-      write: fastest('write'),
-      writeJson: fastest('writeJson'),
-      read: fastest('read'),
-      readJson: fastest('readJson'),
-    },
-    bytesPerToken: first.bytesPerToken,
-    closeMillis: Math.min(...rounds.map((round) => round.closeMillis)),
+  const costs = { ...first.costs }
+  for (const round of rounds) {
+    for (const name of Object.keys(costs) as (keyof Costs)[]) {
+      if (round.costs[name].cpuMicros < costs[name].cpuMicros) costs[name] = round.costs[name]
+    }
   }
+  return { ...first, costs, closeMillis: Math.min(...rounds.map(({ closeMillis }) => closeMillis)) }
 }
 
 async function runRound(dir: string): Promise<Round> {
@@ -119,19 +102,10 @@ async function runRound(dir: string): Promise<Round> {
   const read = await measure(sessions.map((_, session) => () => reader.load(`session-${session}`)))
   const readJson = await measure(sessions.map((_, session) => () => loadLines(jsonPath(session))))
 
-  const turns = SESSIONS * TURNS
   return {
-    append,
-    appendJson,
-    appendFirst,
-    appendFirstJson,
-    tokensPerSecond: {
-      write: tokens / ((append.wallMicros * turns) / 1e6),
-      writeJson: tokens / ((appendJson.wallMicros * turns) / 1e6),
-      read: tokens / ((read.wallMicros * SESSIONS) / 1e6),
-      readJson: tokens / ((readJson.wallMicros * SESSIONS) / 1e6),
-    },
+    costs: { append, appendJson, appendFirst, appendFirstJson, read, readJson },
     bytesPerToken: { open: openBytes / tokens, closed: closedBytes / tokens, json: jsonBytes / tokens },
+    tokens,
     closeMillis,
   }
 }
@@ -140,20 +114,11 @@ async function runRound(dir: string): Promise<Round> {
 async function measureRetained(dir: string): Promise<number> {
   await using store = createCallLogStore({ dir })
   const logs = await Promise.all(Array.from({ length: 30 }, (_, session) => store.open(opening(`session-${session}`))))
-  const used = async (): Promise<number> => {
-    // Objects of a timer or a finished write are released only in later turns of the event loop.
-    for (let n = 0; n < 3; n += 1) {
-      await new Promise((resolve) => setTimeout(resolve, 100))
-      collect()
-    }
-    const { heapUsed, arrayBuffers } = process.memoryUsage()
-    return heapUsed + arrayBuffers
-  }
-  const before = await used()
+  const before = await readHeldMemory()
   let captured = 0
   for (const [session, log] of logs.entries()) captured += await appendSession(log, session)
   await Promise.all(logs.map((log) => log.flush()))
-  return ((await used()) - before) / captured
+  return ((await readHeldMemory()).held - before.held) / captured
 }
 
 /** Returns the number of tokens of the conversation. A separate function, so that its objects can be collected. */
@@ -206,7 +171,7 @@ function makeTurn(session: number, index: number, promptIds: Int32Array, history
     request,
     headers: {},
   }
-  const random = createRandom(seed)
+  const random = createRandom(seed, 'call-log')
   const choice = {
     index: 0,
     message: {
@@ -230,12 +195,12 @@ function makeTurn(session: number, index: number, promptIds: Int32Array, history
 
 /** Ids with the distribution of a vocabulary: a few of them are frequent. */
 function makeIds(seed: number, length: number): Int32Array {
-  const random = createRandom(seed)
+  const random = createRandom(seed, 'call-log')
   return Int32Array.from({ length }, () => Math.floor(150_000 * random() ** 4))
 }
 
 function makeText(seed: number, length: number): string {
-  const random = createRandom(seed)
+  const random = createRandom(seed, 'call-log')
   let text = ''
   while (text.length < length) text += `${Math.floor(4000 * random() ** 3).toString(36)}ing `
   return text.slice(0, length)
@@ -267,16 +232,10 @@ async function loadLines(path: string): Promise<unknown[]> {
   })
 }
 
-/** Collects garbage, so that it does not count for the next measurement. */
-function collect(): void {
-  setFlagsFromString('--expose-gc')
-  const gc: () => void = runInNewContext('gc')
-  gc()
-}
-
 async function measure(work: readonly (() => Promise<unknown>)[]): Promise<Cost> {
   const times: number[] = []
-  collect()
+  // So that garbage of earlier work does not count.
+  collectGarbage()
   const cpu = process.cpuUsage()
   const start = performance.now()
   for (const piece of work) {
@@ -286,37 +245,32 @@ async function measure(work: readonly (() => Promise<unknown>)[]): Promise<Cost>
   }
   const wallMicros = ((performance.now() - start) * 1000) / work.length
   const { user, system } = process.cpuUsage(cpu)
-  times.sort((a, b) => a - b)
-  const at = (share: number): number => times[Math.floor(times.length * share)] ?? 0
-  return { cpuMicros: (user + system) / work.length, wallMicros, p50Micros: at(0.5), p99Micros: at(0.99) }
+  const cpuMicros = (user + system) / work.length
+  return { cpuMicros, wallMicros, p50Micros: percentile(times, 50), p99Micros: percentile(times, 99) }
 }
 
-function print({
-  append,
-  appendJson,
-  appendFirst,
-  appendFirstJson,
-  tokensPerSecond,
-  bytesPerToken,
-  ...rest
-}: CallLogBench): void {
+function print({ costs, bytesPerToken, tokens, closeMillis }: Round, retainedBytesPerToken: number): void {
+  const { append, appendJson, appendFirst, appendFirstJson, read, readJson } = costs
   const cost = ({ cpuMicros, p50Micros, p99Micros }: Cost): string =>
     `${cpuMicros.toFixed(0)} us CPU, wall p50 ${p50Micros.toFixed(0)} us, p99 ${p99Micros.toFixed(0)} us`
   const ratio = (value: number): string => `${value.toFixed(1)}x`
-  const million = (value: number): string => `${(value / 1e6).toFixed(1)} M`
-  const { write, writeJson, read, readJson } = tokensPerSecond
+  const cpuRatio = (json: Cost, own: Cost): string => `${ratio(json.cpuMicros / own.cpuMicros)} the CPU`
+  const speed = (own: Cost, json: Cost, pieces: number): string => {
+    const million = ({ wallMicros }: Cost): string => `${(tokens / (wallMicros * pieces)).toFixed(1)} M`
+    return `${million(own)}, JSON ${million(json)}: ${ratio(json.wallMicros / own.wallMicros)}`
+  }
+  const { open, closed, json } = bytesPerToken
   const lines = [
     `call log, per turn of 50 KB, 12k prompt ids, 2k sampled (JSON: stringify + appendFile of the same turn)`,
     `  next turn of a conversation   ${cost(append)}`,
-    `  as JSON                       ${cost(appendJson)}: ${ratio(appendJson.cpuMicros / append.cpuMicros)} the CPU`,
+    `  as JSON                       ${cost(appendJson)}: ${cpuRatio(appendJson, append)}`,
     `  turn that shares nothing      ${cost(appendFirst)}`,
-    `  as JSON                       ${cost(appendFirstJson)}: ${ratio(appendFirstJson.cpuMicros / appendFirst.cpuMicros)} the CPU`,
-    `  tokens/s written              ${million(write)}, JSON ${million(writeJson)}: ${ratio(write / writeJson)}`,
-    `  tokens/s read                 ${million(read)}, JSON ${million(readJson)}: ${ratio(read / readJson)}`,
-    `  bytes per token               ${bytesPerToken.open.toFixed(2)} open, ${bytesPerToken.closed.toFixed(2)} closed, ` +
-      `JSON ${bytesPerToken.json.toFixed(2)}: ${ratio(bytesPerToken.json / bytesPerToken.closed)}`,
-    `  close                         ${rest.closeMillis.toFixed(1)} ms a session, with sync and packing`,
-    `  kept by the writer            ${rest.retainedBytesPerToken.toFixed(1)} bytes per token of an open conversation`,
+    `  as JSON                       ${cost(appendFirstJson)}: ${cpuRatio(appendFirstJson, appendFirst)}`,
+    `  tokens/s written              ${speed(append, appendJson, SESSIONS * TURNS)}`,
+    `  tokens/s read                 ${speed(read, readJson, SESSIONS)}`,
+    `  bytes per token               ${open.toFixed(2)} open, ${closed.toFixed(2)} closed, JSON ${json.toFixed(2)}: ${ratio(json / closed)}`,
+    `  close                         ${closeMillis.toFixed(1)} ms a session, with sync and packing`,
+    `  kept by the writer            ${retainedBytesPerToken.toFixed(1)} bytes per token of an open conversation`,
   ]
   console.log(lines.join('\n'))
 }
@@ -327,18 +281,4 @@ function tokensOf({ end }: BenchTurn): number {
 
 async function sizes(paths: readonly string[]): Promise<number[]> {
   return Promise.all(paths.map(async (path) => (await stat(path)).size))
-}
-
-function sum(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0)
-}
-
-function createRandom(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
 }

@@ -1,5 +1,5 @@
 /** `npm run bench -- dispatch`; `node bench/dispatch.ts [--long]` prints the table of docs/benchmarks.md. */
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtempDisposable } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { systemClock } from '../src/lib/async/clock.ts'
@@ -72,12 +72,8 @@ export async function benchDispatch({ long }: Pick<BenchOptions, 'long'>): Promi
 
 async function measureAll(seconds: number): Promise<Record<string, DispatchBench>> {
   const results: Record<string, DispatchBench> = {}
-  const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
-  try {
-    results['embedded'] = await measure(await openDatabase({ dir }), seconds)
-  } finally {
-    await rm(dir, { recursive: true, force: true })
-  }
+  await using scratch = await mkdtempDisposable(join(tmpdir(), 'polar-bench-'))
+  results['embedded'] = await measure(await openDatabase({ dir: scratch.path }), seconds)
   const reason = whyNoPostgres()
   if (reason !== undefined) console.error(reason)
   else {

@@ -1,11 +1,5 @@
-import { spawn, type ChildProcess } from 'node:child_process'
-import { once } from 'node:events'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { Pool, type Dispatcher } from 'undici'
-import { cpuMsOf } from './support/child.ts'
+import { cpuMsOf, startEngineProcess } from './support/child.ts'
 import { printTable } from './support/table.ts'
 
 const SECONDS_EACH = 2.5
@@ -34,37 +28,23 @@ interface Measured {
 
 /** Measures the HTTP server of the tiny engine in a separate process: whether it can be used as a load source. */
 export async function benchEngineWire(): Promise<void> {
-  const folder = await mkdtemp(join(tmpdir(), 'polar-bench-'))
-  const script = join(folder, 'script.yaml')
-  await writeFile(script, SCRIPT)
-  const main = fileURLToPath(new URL('../src/cli/main.ts', import.meta.url))
-  const engine = spawn(process.execPath, [main, 'engine', '--script', script], { stdio: ['ignore', 'pipe', 'inherit'] })
-  try {
-    const url = await urlOf(engine)
-    const rows: string[][] = []
-    for (const one of cases()) {
-      for (const connections of [1, 32]) {
-        const measured = await measure(url, engine.pid ?? 0, one, connections)
-        rows.push([
-          one.name,
-          String(connections),
-          measured.requestsPerSecond.toFixed(0),
-          (measured.requestsPerSecond * one.tokens).toFixed(0),
-          measured.megabytesPerSecond.toFixed(0),
-          `${measured.cpuMsPerRequest.toFixed(2)} ms`,
-          measured.engineCores.toFixed(2),
-        ])
-      }
+  await using engine = await startEngineProcess(SCRIPT)
+  const rows: string[][] = []
+  for (const one of cases()) {
+    for (const connections of [1, 32]) {
+      const measured = await measure(engine.ready.url, engine.pid, one, connections)
+      rows.push([
+        one.name,
+        String(connections),
+        measured.requestsPerSecond.toFixed(0),
+        (measured.requestsPerSecond * one.tokens).toFixed(0),
+        measured.megabytesPerSecond.toFixed(0),
+        `${measured.cpuMsPerRequest.toFixed(2)} ms`,
+        measured.engineCores.toFixed(2),
+      ])
     }
-    printTable([
-      ['case', 'connections', 'requests/s', 'tokens/s', 'MB/s', 'engine CPU/request', 'engine cores'],
-      ...rows,
-    ])
-  } finally {
-    engine.kill('SIGTERM')
-    if (engine.exitCode === null) await once(engine, 'exit')
-    await rm(folder, { recursive: true })
   }
+  printTable([['case', 'connections', 'requests/s', 'tokens/s', 'MB/s', 'engine CPU/request', 'engine cores'], ...rows])
 }
 
 function cases(): Case[] {
@@ -135,9 +115,4 @@ function call(pool: Pool, body: string): Promise<number> {
     const headers = { 'content-type': 'application/json' }
     pool.dispatch({ path: '/v1/chat/completions', method: 'POST', headers, body }, handler)
   })
-}
-
-async function urlOf(engine: ChildProcess): Promise<string> {
-  const [line] = (await once(engine.stdout!, 'data')) as [Buffer]
-  return line.toString().trim()
 }

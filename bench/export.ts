@@ -1,5 +1,5 @@
 import { execFile } from 'node:child_process'
-import { mkdtemp, readdir, rm, stat } from 'node:fs/promises'
+import { mkdtempDisposable, readdir, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -18,35 +18,31 @@ const LONG_SESSIONS = 3600
 
 /** Measures the export of call logs to a trainer's files: speed, and memory beyond that of the bare program. */
 export async function benchExport({ long }: Pick<BenchOptions, 'long'>): Promise<void> {
-  const scratch = await mkdtemp(join(tmpdir(), 'polar-bench-'))
-  try {
-    const dir = join(scratch, 'sessions')
-    await recordSet({ dir, sessions: long ? LONG_SESSIONS : SESSIONS, ...SESSION })
-    const logs = await bytesIn(dir)
-    const tokens = (long ? LONG_SESSIONS : SESSIONS) * SESSION.turns * (SESSION.addedIds + SESSION.sampledIds)
-    const rows: string[][] = []
-    for (const format of FORMATS) {
-      const to = join(scratch, `out.${format}`)
-      const { seconds, before, peak } = await measure(dir, format, to)
-      const written = await bytesIn(to)
-      await rm(to, { recursive: true })
-      rows.push([
-        format,
-        `${seconds.toFixed(1)} s`,
-        (logs / 1e6 / seconds).toFixed(1),
-        (tokens / 1e6 / seconds).toFixed(2),
-        (written / 1e6).toFixed(0),
-        (written / tokens).toFixed(1),
-        ((peak - before) / 1e6).toFixed(0),
-      ])
-    }
-    printTitledTable(`${(logs / 1e6).toFixed(0)} MB of call logs, ${(tokens / 1e6).toFixed(0)} M tokens in traces`, [
-      ['format', 'time', 'MB/s of logs', 'M tokens/s', 'MB written', 'bytes a token', 'MB of memory'],
-      ...rows,
+  await using folder = await mkdtempDisposable(join(tmpdir(), 'polar-bench-'))
+  const dir = join(folder.path, 'sessions')
+  await recordSet({ dir, sessions: long ? LONG_SESSIONS : SESSIONS, ...SESSION })
+  const logs = await bytesIn(dir)
+  const tokens = (long ? LONG_SESSIONS : SESSIONS) * SESSION.turns * (SESSION.addedIds + SESSION.sampledIds)
+  const rows: string[][] = []
+  for (const format of FORMATS) {
+    const to = join(folder.path, `out.${format}`)
+    const { seconds, before, peak } = await measure(dir, format, to)
+    const written = await bytesIn(to)
+    await rm(to, { recursive: true })
+    rows.push([
+      format,
+      `${seconds.toFixed(1)} s`,
+      (logs / 1e6 / seconds).toFixed(1),
+      (tokens / 1e6 / seconds).toFixed(2),
+      (written / 1e6).toFixed(0),
+      (written / tokens).toFixed(1),
+      ((peak - before) / 1e6).toFixed(0),
     ])
-  } finally {
-    await rm(scratch, { recursive: true, force: true })
   }
+  printTitledTable(`${(logs / 1e6).toFixed(0)} MB of call logs, ${(tokens / 1e6).toFixed(0)} M tokens in traces`, [
+    ['format', 'time', 'MB/s of logs', 'M tokens/s', 'MB written', 'bytes a token', 'MB of memory'],
+    ...rows,
+  ])
 }
 
 /** Runs in a separate process, to measure its own memory peak. */

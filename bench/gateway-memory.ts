@@ -1,9 +1,9 @@
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtempDisposable } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { request } from 'undici'
 import type { SessionAccess } from '../src/gateway/gateway.ts'
-import { Child } from './support/child.ts'
+import { Child, startEngineProcess } from './support/child.ts'
 import type { GatewayReady } from './support/gateway-process.ts'
 import { readHeldMemory, type HeldMemory } from './support/memory.ts'
 import { openArena, toTarget } from './support/parties.ts'
@@ -44,12 +44,9 @@ interface Captured {
 /** Simulates agents: every prompt is the previous one, its answer and a tool result. */
 async function capturedTokens(): Promise<string[][]> {
   await using stack = new AsyncDisposableStack()
-  const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
-  stack.defer(() => rm(dir, { recursive: true, force: true }))
-  const engine = stack.use(
-    await start<{ url: string }>('engine-process.ts', [String(SAMPLED_TOKENS), String(CONTEXT_TOKENS)]),
-  )
-  const gateway = stack.use(await start<GatewayReady>('gateway-process.ts', [engine.ready.url, dir, '0']))
+  const { path } = stack.use(await mkdtempDisposable(join(tmpdir(), 'polar-bench-')))
+  const engine = stack.use(await startEngineProcess(`default: { tokens: ${SAMPLED_TOKENS} }`, CONTEXT_TOKENS))
+  const gateway = stack.use(await Child.start<GatewayReady>('gateway-process.ts', [engine.ready.url, path, '0']))
   await converse(gateway, { sessions: 4, turns: 4 }, (opened) => close(gateway, opened))
   const before = await memoryOf(gateway)
   let open: HeldMemory = before
@@ -215,10 +212,6 @@ function memoryOf(gateway: Gateway): Promise<HeldMemory> {
 
 async function close(gateway: Gateway, sessions: readonly SessionAccess[]): Promise<void> {
   await gateway.ask({ kind: 'close', sessions: sessions.map(({ id }) => id) })
-}
-
-function start<Ready>(file: string, args: readonly string[]): Promise<Child<Ready>> {
-  return Child.start<Ready>(new URL(`support/${file}`, import.meta.url), args)
 }
 
 function perToken(bytes: number, tokens: number): string {

@@ -2,10 +2,8 @@
  * Profiles the gateway: `node bench/gateway-profile.ts [whole|whole-ids|stream|slow-streams] [file.cpuprofile]`.
  * Prints self time by function and by file; Chrome opens the profile.
  */
-import { readFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Profiler } from 'node:inspector'
 import type { LoadShape } from './support/load.ts'
 import { openArena } from './support/parties.ts'
 import { printProfile } from './support/print-profile.ts'
@@ -38,7 +36,7 @@ await arena.load(party, { request: load.request, shape: load.warmUp, sessions })
 await arena.gateway.ask({ kind: 'profile-start' })
 const result = await arena.load(party, { request: load.request, shape: load.shape, sessions })
 await arena.gateway.ask({ kind: 'profile-stop', file })
-printProfile(JSON.parse(await readFile(file, 'utf8')) as Profiler.Profile, { each: 'call', count: result.calls })
+await printProfile(file, { each: 'call', count: result.calls })
 console.log(
   `\n${result.calls} calls in ${result.seconds.toFixed(1)} s, ${(result.cpuMs / result.calls).toFixed(2)} CPU ms each ` +
     `with all threads, ${result.failed} failed; profile in ${file}`,

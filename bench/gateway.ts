@@ -4,7 +4,7 @@ import { openArena, type Arena, type Party, type PartyName } from './support/par
 import type { Lag } from './support/lag.ts'
 import type { LoadResult, LoadShape } from './support/load.ts'
 import type { RequestOptions } from './support/prompt.ts'
-import { percentile } from './support/stats.ts'
+import { percentile, sum } from './support/stats.ts'
 import { printTitledTable } from './support/table.ts'
 import { verifyParties } from './support/verify.ts'
 
@@ -33,18 +33,18 @@ export async function benchGateway({ long = false, install = false }: GatewayBen
   if (install) await installCompetitors()
   await using arena = await openArena({ sessions: STREAMS, parties: PARTIES })
   const { answers } = arena
-  print(
+  console.log(
     `${kilobytes(answers.promptBytes)} KB request (${answers.promptTokens} tokens), ${answers.sampledTokens} sampled ` +
       `tokens; the engine's answer is ${kilobytes(answers.wholeBytes)} KB whole, ${kilobytes(answers.streamBytes)} KB ` +
       'streamed, with ids and log probabilities',
   )
   await keepVerified(arena)
-  for (const reason of arena.missing) print(`a row is missing: ${reason}`)
+  for (const reason of arena.missing) console.log(`a row is missing: ${reason}`)
   const summary = new Summary()
 
   await throughput(arena, summary)
-  await latency(arena, summary)
-  await firstByte(arena, summary)
+  await latency(arena, summary, false)
+  await latency(arena, summary, true)
   await concurrentStreams(arena, summary, long ? 30 : 10)
   await arena.gateway[Symbol.asyncDispose]()
   await checkLogs(arena)
@@ -56,11 +56,11 @@ async function keepVerified(arena: Arena): Promise<void> {
   const verdicts = await verifyParties(arena)
   for (const { party, problem, idsPassedOn } of verdicts) {
     if (problem !== undefined) arena.missing.push(`${party.name} does not work: ${problem}`)
-    else if (!idsPassedOn) print(`${party.name} does not relay token ids`)
+    else if (!idsPassedOn) console.log(`${party.name} does not relay token ids`)
   }
   arena.parties = verdicts.filter(({ problem }) => problem === undefined).map(({ party }) => party)
   for (const [name, { version }] of Object.entries(competitors))
-    if (arena.parties.some((party) => party.name === name)) print(`${name} ${version}`)
+    if (arena.parties.some((party) => party.name === name)) console.log(`${name} ${version}`)
 }
 
 /** Measured values and their targets. */
@@ -145,27 +145,18 @@ const PACES: readonly { inFlight: number; replay: string; perSecond: number; one
   { inFlight: 64, replay: 'delay=500', perSecond: 128, oneAtATime: false },
 ]
 
-async function latency(arena: Arena, summary: Summary): Promise<void> {
+/** Measures the time until the end of whole answers, or until the first byte of streams. */
+async function latency(arena: Arena, summary: Summary, stream: boolean): Promise<void> {
+  const what = stream ? 'time to first byte' : 'latency'
   for (const { inFlight, replay, perSecond, oneAtATime } of PACES) {
     const shape: LoadShape = { kind: 'paced', perSecond, seconds: 1.5, oneAtATime }
-    const request: RequestOptions = { stream: false, replay, withIds: false }
+    const request = { stream, replay: stream ? `${replay} tokens=32 group=1` : replay, withIds: false }
     const parties = thatKeepPace(arena, inFlight)
     const results = await interleave(arena, 2, { request, shape, sessions: 64 }, parties)
-    const title = `latency of whole answers, ${inFlight} in flight`
-    const added = printAdded(parties, title, perSecond, results, (result) => result.latencyMs)
-    summary.add(`added latency p50 / p99, ${inFlight} in flight`, `${added.p50} / ${added.p99} ms`, '≤ 1 / ≤ 5 ms')
-  }
-}
-
-async function firstByte(arena: Arena, summary: Summary): Promise<void> {
-  for (const { inFlight, replay, perSecond, oneAtATime } of PACES) {
-    const shape: LoadShape = { kind: 'paced', perSecond, seconds: 1.5, oneAtATime }
-    const request: RequestOptions = { stream: true, replay: `${replay} tokens=32 group=1`, withIds: false }
-    const parties = thatKeepPace(arena, inFlight)
-    const results = await interleave(arena, 2, { request, shape, sessions: 64 }, parties)
-    const title = `time to first byte of streams, ${inFlight} in flight`
-    const added = printAdded(parties, title, perSecond, results, (result) => result.firstByteMs)
-    summary.add(`added time to first byte p50 / p99, ${inFlight} in flight`, `${added.p50} / ${added.p99} ms`, '≤ 2 ms')
+    const title = `${what} of ${stream ? 'streams' : 'whole answers'}, ${inFlight} in flight, ${perSecond}/s`
+    const added = printAdded(parties, title, results, stream ? 'firstByteMs' : 'latencyMs')
+    const target = stream ? '≤ 2 ms' : '≤ 1 / ≤ 5 ms'
+    summary.add(`added ${what} p50 / p99, ${inFlight} in flight`, `${added.p50} / ${added.p99} ms`, target)
   }
 }
 
@@ -177,16 +168,15 @@ function thatKeepPace({ parties }: Arena, inFlight: number): Party[] {
 function printAdded(
   parties: readonly Party[],
   title: string,
-  perSecond: number,
   results: Results,
-  times: (result: Measured) => readonly number[],
+  times: 'latencyMs' | 'firstByteMs',
 ): { p50: string; p99: string } {
   const at = (name: PartyName, p: number): number => {
     const result = results.get(name)
-    return result === undefined ? Number.NaN : percentile(times(result), p)
+    return result === undefined ? Number.NaN : percentile(result[times], p)
   }
   const added = (name: PartyName, p: number): string => number(at(name, p) - at('direct', p), 2)
-  printTitledTable(`${title}, ${perSecond}/s`, [
+  printTitledTable(title, [
     ['party', 'p50 ms', 'p99 ms', 'added p50', 'added p99', 'calls', 'failed'],
     ...parties.map(({ name }) => [
       name,
@@ -231,7 +221,7 @@ async function concurrentStreams(arena: Arena, summary: Summary, seconds: number
       summary.add(`${STREAMS} streams for ${seconds} s: dropped`, String(dropped), '0')
       summary.add(`${STREAMS} streams for ${seconds} s: event-loop lag p99`, `${number(lag.p99Ms, 1)} ms`, '≤ 50 ms')
     }
-    if (result.firstFailure !== undefined) print(`${party.name}: first failure: ${result.firstFailure}`)
+    if (result.firstFailure !== undefined) console.log(`${party.name}: first failure: ${result.firstFailure}`)
   }
   printTitledTable(title, rows)
 }
@@ -257,7 +247,7 @@ async function checkLogs(arena: Arena): Promise<void> {
     turns += session.turns.length
     exact += session.turns.filter((turn) => turn.response?.grade === 'exact').length
   }
-  print(
+  console.log(
     `of ${sessions.length} call logs read back: ${turns} turns, ${exact} of them exact; ${incomplete} sessions incomplete`,
   )
 }
@@ -291,10 +281,6 @@ function merge(results: Results, { name }: Party, next: Measured): void {
   so.firstByteMs.push(...next.firstByteMs)
 }
 
-function sum(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0)
-}
-
 function kilobytes(bytes: number): string {
   return (bytes / 1024).toFixed(0)
 }
@@ -309,8 +295,4 @@ function percent(ratio: number): string {
 
 function multiple(ratio: number): string {
   return Number.isNaN(ratio) ? '–' : `${ratio.toFixed(ratio < 10 ? 1 : 0)}×`
-}
-
-function print(text: string): void {
-  console.log(text)
 }

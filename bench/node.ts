@@ -10,7 +10,7 @@ import type { SessionOutcome } from '../src/model/session-outcome.ts'
 import type { TaskRequest } from '../src/model/task.ts'
 import type { StageWidths } from '../src/node/session/stages.ts'
 import { NodeStack, orderOf, shellTask } from '../test/support/node-stack.ts'
-import { Child } from './support/child.ts'
+import { startEngineProcess } from './support/child.ts'
 import { readHeldMemory } from './support/memory.ts'
 import { percentile } from './support/stats.ts'
 import { printTitledTable } from './support/table.ts'
@@ -22,7 +22,7 @@ const WIDTH = 8
 let upstream: string
 
 export async function benchNode(): Promise<void> {
-  await using engine = await Child.start<{ url: string }>(new URL('support/engine-process.ts', import.meta.url))
+  await using engine = await startEngineProcess()
   upstream = engine.ready.url
   await benchNoOps()
   await benchUtilisation()
@@ -31,7 +31,7 @@ export async function benchNode(): Promise<void> {
 }
 
 function startNode(widths: StageWidths, runtime?: string): Promise<NodeStack> {
-  return NodeStack.start({ upstream, widths, ...(runtime === undefined ? {} : { runtime }) })
+  return NodeStack.start({ upstream, widths, runtime })
 }
 
 function runAll(stack: NodeStack, tasks: readonly TaskRequest[]): Promise<SessionOutcome[]> {

@@ -4,7 +4,7 @@
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtempDisposable, readdir, readFile, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -98,21 +98,18 @@ interface Crowd {
 }
 
 export async function benchSandbox({ long }: BenchOptions): Promise<void> {
-  const dir = await mkdtemp(join(tmpdir(), 'polar-bench-sandbox-'))
-  try {
-    const checkout = join(dir, 'checkout')
-    await makeCheckout(checkout)
-    const spawns = await measureSpawns()
-    const all: Measured[] = []
-    for (const party of PARTIES.filter(({ kind }) => runtimes.kinds.includes(kind))) {
-      const measured = await measureParty(party, { dir: join(dir, party.kind), checkout, long })
-      if (typeof measured === 'string') console.log(`${party.kind} is omitted: ${measured}`)
-      else all.push(measured)
-    }
-    print(spawns, all)
-  } finally {
-    await rm(dir, { recursive: true, force: true })
+  await using scratch = await mkdtempDisposable(join(tmpdir(), 'polar-bench-sandbox-'))
+  const dir = scratch.path
+  const checkout = join(dir, 'checkout')
+  await makeCheckout(checkout)
+  const spawns = await measureSpawns()
+  const all: Measured[] = []
+  for (const party of PARTIES.filter(({ kind }) => runtimes.kinds.includes(kind))) {
+    const measured = await measureParty(party, { dir: join(dir, party.kind), checkout, long })
+    if (typeof measured === 'string') console.log(`${party.kind} is omitted: ${measured}`)
+    else all.push(measured)
   }
+  print(spawns, all)
 }
 
 // --- measuring -------------------------------------------------------------------------------------------------------

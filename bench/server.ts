@@ -3,14 +3,14 @@
  * node and by three, each in a separate process. The baseline is the same node without a server, in the same run.
  */
 import { NodeStack, orderOf } from '../test/support/node-stack.ts'
-import { Child } from './support/child.ts'
-import { noOp, openServerCluster, runTasks, SAMPLES, WIDTH } from './support/server-cluster.ts'
+import { startEngineProcess } from './support/child.ts'
+import { noOp, openServerCluster, runTasks, timeTasks, WIDTH } from './support/server-cluster.ts'
 import { printTitledTable } from './support/table.ts'
 
 const SESSIONS = 320
 
 export async function benchServer(): Promise<void> {
-  await using engine = await Child.start<{ url: string }>(new URL('support/engine-process.ts', import.meta.url))
+  await using engine = await startEngineProcess()
   const alone = await rateAlone(engine.ready.url)
   const rows = [['without a server', alone.toFixed(0), '100 %', '', '']]
   for (const nodes of [1, 3]) {
@@ -38,16 +38,7 @@ async function rateAlone(upstream: string): Promise<number> {
 
 async function rateWith(upstream: string, count: number): Promise<{ rate: number; server: string; node: string }> {
   await using cluster = await openServerCluster(upstream, count)
-  const { client, cpuMs } = cluster
-  await runTasks(client, 'warm', 1)
-  const before = await cpuMs()
-  const startedAt = performance.now()
-  await runTasks(client, 'timed', SESSIONS / SAMPLES)
-  const seconds = (performance.now() - startedAt) / 1000
-  const after = await cpuMs()
-  return {
-    rate: SESSIONS / seconds,
-    server: `${((after.server - before.server) / SESSIONS).toFixed(1)} ms`,
-    node: `${((after.nodes - before.nodes) / SESSIONS).toFixed(1)} ms`,
-  }
+  await runTasks(cluster.client, 'warm', 1)
+  const { seconds, serverMs, nodesMs } = await timeTasks(cluster, SESSIONS)
+  return { rate: SESSIONS / seconds, server: `${serverMs.toFixed(1)} ms`, node: `${nodesMs.toFixed(1)} ms` }
 }

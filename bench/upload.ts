@@ -1,7 +1,7 @@
 import { spawn } from 'node:child_process'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { copyFile, mkdir, mkdtemp, open, rm } from 'node:fs/promises'
+import { copyFile, mkdir, mkdtempDisposable, open, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -11,6 +11,7 @@ import { createClientOf } from '../src/client/client.ts'
 import { uploadFile } from '../src/client/upload.ts'
 import type { BenchOptions } from './run.ts'
 import { cpuMsOf } from './support/child.ts'
+import { percentile } from './support/stats.ts'
 import { printTable } from './support/table.ts'
 
 const MIB = 2 ** 20
@@ -33,24 +34,18 @@ interface UploadBench {
 }
 
 /** Measures uploads over HTTP, hashed and on disk before the answer, compared with `cp` and `fsync` of the same bytes. */
-export async function benchUpload({ long }: BenchOptions): Promise<UploadBench> {
-  const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
-  const server = spawn(
-    process.execPath,
-    [fileURLToPath(new URL('../test/support/file-store-process.ts', import.meta.url)), join(dir, 'files')],
-    {
-      stdio: ['ignore', 'pipe', 'inherit'],
-    },
-  )
+export async function benchUpload({ long }: BenchOptions): Promise<void> {
+  await using scratch = await mkdtempDisposable(join(tmpdir(), 'polar-bench-'))
+  const program = fileURLToPath(new URL('../test/support/file-store-process.ts', import.meta.url))
+  const server = spawn(process.execPath, [program, join(scratch.path, 'files')], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
   try {
     const [url] = (await once(createInterface({ input: server.stdout }), 'line')) as [string]
-    const result = await measure(dir, url, server.pid ?? 0, long)
-    print(result)
-    return result
+    print(await measure(scratch.path, url, server.pid ?? 0, long))
   } finally {
     server.kill()
     await once(server, 'exit')
-    await rm(dir, { recursive: true, force: true })
   }
 }
 
@@ -105,7 +100,7 @@ async function measure(dir: string, url: string, pid: number, long: boolean): Pr
       cpus.push((((await cpuMsOf(pid)) ?? Number.NaN) - before) / amount)
       copies.push(amount / (await secondsOf(() => work('copy'))))
     }
-    return { uploaded: median(uploads), copied: median(copies), cpuMs: median(cpus) }
+    return { uploaded: percentile(uploads, 50), copied: percentile(copies, 50), cpuMs: percentile(cpus, 50) }
   }
   const large = (one: 'upload' | 'copy'): Promise<void> =>
     one === 'upload' ? upload(source, bytes, digest) : copy(source)
@@ -145,19 +140,14 @@ async function digestOf(path: string): Promise<string> {
 }
 
 async function sync(path: string): Promise<void> {
-  const file = await open(path)
+  await using file = await open(path)
   await file.sync()
-  await file.close()
 }
 
 async function secondsOf(work: () => Promise<void>): Promise<number> {
   const start = performance.now()
   await work()
   return (performance.now() - start) / 1000
-}
-
-function median(values: readonly number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)] ?? Number.NaN
 }
 
 function print({ one, four, small }: UploadBench): void {

@@ -1,16 +1,15 @@
 // Writes docs/attacks.md and the summary in docs/sandboxes.md from the results that the last runs of
 // test/e2e/attacks.test.ts, attacks-docker.test.ts and attacks-apptainer.test.ts left in .polar/attacks.
-import { execFileSync } from 'node:child_process'
-import { readFile, writeFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import {
   loadResults,
   RUNTIME_NAMES,
   type AttackResult,
   type RuntimeName,
 } from '../test/support/attacks/attack-results.ts'
+import { renderTable, root, writePage } from './docs-page.ts'
 
-const root = dirname(import.meta.dirname)
 const PAGE = 'docs/attacks.md'
 const SUMMARY_PAGE = 'docs/sandboxes.md'
 const SUMMARY = /<!-- attacks: begin -->[\s\S]*<!-- attacks: end -->/
@@ -26,12 +25,15 @@ const TARGETS: Readonly<Record<AttackResult['target'], string>> = {
 type Row = AttackResult & { results: Readonly<Record<RuntimeName, AttackResult>> }
 
 const rows = toRows(await loadAll())
-await write(PAGE, renderPage(rows))
+const COMMAND = 'node scripts/generate-attack-table.ts'
+await writePage(PAGE, renderPage(rows), COMMAND)
 const summaryPage = await readFile(join(root, SUMMARY_PAGE), 'utf8')
 if (!SUMMARY.test(summaryPage)) throw new Error(`${SUMMARY_PAGE} lacks the marks around the summary`)
-await write(
+const summary = `<!-- attacks: begin -->\n\n${renderSummary(rows)}\n\n<!-- attacks: end -->`
+await writePage(
   SUMMARY_PAGE,
-  summaryPage.replace(SUMMARY, () => `<!-- attacks: begin -->\n\n${renderSummary(rows)}\n\n<!-- attacks: end -->`),
+  summaryPage.replace(SUMMARY, () => summary),
+  COMMAND,
 )
 
 async function loadAll(): Promise<Record<RuntimeName, AttackResult[]>> {
@@ -115,19 +117,4 @@ function count(all: readonly Row[], name: RuntimeName): string {
 
 function renderResult({ result, reason }: AttackResult): string {
   return reason === undefined ? result : `${result}: ${reason}`
-}
-
-function renderTable(head: readonly string[], cells: readonly (readonly string[])[]): string {
-  return [head, head.map(() => '---'), ...cells]
-    .map((row) => `| ${row.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`)
-    .join('\n')
-}
-
-async function write(path: string, text: string): Promise<void> {
-  const file = join(root, path)
-  const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${path}`]
-  const formatted = execFileSync(process.execPath, args, { cwd: root, input: text, encoding: 'utf8' })
-  if ((await readFile(file, 'utf8').catch(() => '')) === formatted) return
-  await writeFile(file, formatted)
-  console.log(`wrote ${path}`)
 }

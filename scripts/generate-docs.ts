@@ -1,7 +1,6 @@
 // Writes the pages that are made from the source: `npm run docs`. With --check it writes nothing and names stale pages.
-import { execFileSync } from 'node:child_process'
-import { readFile, writeFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import * as z from 'zod'
 import { toOpenApi } from '../src/api/openapi.ts'
 import { routes as apiRoutes } from '../src/api/routes/index.ts'
@@ -24,15 +23,18 @@ import { boundaryOf, FailureCode, failureClasses } from '../src/model/failure.ts
 import type { Harness } from '../src/node/harness/presets/harness.ts'
 import { presets } from '../src/node/harness/presets/index.ts'
 import { evaluators } from '../src/trajectory/evaluators/index.ts'
+import { renderTable, root, writePage } from './docs-page.ts'
 import packageJson from '../package.json' with { type: 'json' }
-
-const root = dirname(import.meta.dirname)
+import { replaceEngineTable } from './engine-table.ts'
+import { toPython } from './python-client.ts'
 
 interface Page {
   /** Relative to the repository root. */
   path: string
   render(): string
 }
+
+const python = toPython(apiRoutes, packageJson.version)
 
 const pages: readonly Page[] = [
   { path: 'docs/failures.md', render: renderFailures },
@@ -41,19 +43,14 @@ const pages: readonly Page[] = [
   { path: 'docs/evaluator-settings.md', render: renderEvaluatorSettings },
   { path: 'docs/config.md', render: renderConfig },
   { path: 'docs/openapi.json', render: renderOpenApi },
+  { path: 'clients/python/src/polar_rl/types.py', render: () => python.types },
+  { path: 'clients/python/src/polar_rl/_api.py', render: () => python.api },
+  { path: 'clients/python/src/polar_rl/_failures.py', render: () => python.failures },
+  { path: 'clients/python/src/polar_rl/_version.py', render: () => python.version },
+  { path: 'docs/engines.md', render: () => replaceEngineTable(readFileSync(join(root, 'docs/engines.md'), 'utf8')) },
 ]
 
-const isCheck = process.argv.includes('--check')
-const stale: string[] = []
-for (const page of pages) {
-  const file = join(root, page.path)
-  const text = format(page.path, page.render())
-  if ((await readFile(file, 'utf8').catch(() => '')) === text) continue
-  stale.push(page.path)
-  if (!isCheck) await writeFile(file, text)
-}
-for (const path of stale) console.log(isCheck ? `${path} is out of date; run npm run docs` : `wrote ${path}`)
-if (isCheck && stale.length > 0) process.exitCode = 1
+for (const { path, render } of pages) await writePage(path, render(), 'npm run docs')
 
 function renderFailures(): string {
   const rows = FailureCode.options.map((code) => {
@@ -62,14 +59,14 @@ function renderFailures(): string {
   })
   return `# Failures
 
-Every way a session can fail. The code is stable and is what programs should look at; the boundary is the seam at which
-the failure was noticed. Only failures that are the policy's own doing may be scored: the others leave a session without
-a reward, never with a zero. Retryable means that the same attempt may succeed later without anyone changing anything.
-The status is what the caller of an HTTP request sees; for \`upstream.*\` the engine's own status takes its place.
+This page lists every failure of a session. Codes are stable; programs should read the code. The boundary is the component
+boundary at which the failure was detected. Only sessions that failed because of the policy are graded; other failed sessions
+have no reward, which is not a reward of zero. Retryable: the same attempt may succeed later without a change. The status is
+the HTTP status of the response; for \`upstream.*\` the status of the engine replaces it.
 
 ${renderTable(['Code', 'Boundary', 'Blame', 'Retryable', 'Status', 'Meaning'], rows)}
 
-This page is made from \`src/model/failure.ts\` by \`npm run docs\`.
+This page is generated from \`src/model/failure.ts\` by \`npm run docs\`.
 `
 }
 
@@ -80,9 +77,8 @@ function renderConfig(): string {
   const table = (rows: readonly string[][]): string => renderTable(['Setting', 'Value', 'If absent', 'Meaning'], rows)
   return `# The configuration file
 
-One file, \`polar.yaml\`, for the server, its nodes and the commands that talk to them: found by \`--config\`, by
-\`POLAR_CONFIG\`, or in the current folder. All of it may be left out. How the parts are run is in
-[a server and nodes](server.md).
+The server, its nodes and their commands read one file, \`polar.yaml\`: the file of \`--config\`, else of \`POLAR_CONFIG\`, else of
+the current folder. Every setting is optional. [A server and nodes](server.md) describes how to run the parts.
 
 \`\`\`yaml
 data: /var/lib/polar
@@ -100,8 +96,8 @@ engine:
   url: http://localhost:8000
 \`\`\`
 
-Of a flag, the environment and the file, in this order, the first that says something counts. What holds, and why, and
-whether it is right:
+A flag has precedence over the environment, and the environment over the file. These commands print the effective settings with
+their origins, check them, and print a JSON Schema:
 
 \`\`\`sh
 npm run polar -- config print --origins
@@ -109,19 +105,19 @@ npm run polar -- config check
 npm run polar -- config schema > polar.schema.json   # for editors: # yaml-language-server: $schema=polar.schema.json
 \`\`\`
 
-- An unknown key or a wrong value is refused with the line it stands on, all of them at once, before anything is started.
-- Secrets are never written into the file: \`…_file\` names a file and \`…_env\` an environment variable that has it. Nothing
-  else in the file is replaced by what is in the environment.
-- Relative paths are meant from where the file is, those of flags and variables from the current folder. \`~/\` is the home
-  folder.
-- Most settings can be given by a variable, too: \`server.lease_seconds\` is \`${variableOf('server.lease_seconds')}\`; lists have
-  commas between their words. These have names of their own:
+- Unknown keys and invalid values are rejected before anything starts. The message lists all of them with their lines.
+- The file contains no secrets: \`…_file\` names a file with the secret, and \`…_env\` an environment variable. Other values are not
+  expanded from the environment.
+- Relative paths in the file start at the folder of the file; relative paths in flags and variables start at the current folder.
+  \`~/\` is the home folder.
+- Most settings have an environment variable: \`server.lease_seconds\` is \`${variableOf('server.lease_seconds')}\`; lists are separated
+  by commas. These variables have other names:
 
 ${renderTable(
-  ['Variable', 'Is'],
+  ['Variable', 'Setting'],
   [
     ['`POLAR_CONFIG`', 'the file'],
-    ['`POLAR_SERVER_URL`', '`server.url`, `node.server`, and where `polar task` looks for the server'],
+    ['`POLAR_SERVER_URL`', '`server.url`, `node.server`, and the server of `polar task`'],
     ['`POLAR_TOKEN`', 'the token of a node, or of `polar task`; `POLAR_TOKEN_FILE` names a file with it'],
     ['`POLAR_UPSTREAM_KEY`', 'the API key of the engine'],
     ['`POLAR_DATABASE_URL`', 'the postgres:// URL of the server'],
@@ -129,7 +125,7 @@ ${renderTable(
   ],
 )}
 
-## For all of it
+## General
 
 ${table(top.flatMap(([key, schema]) => toConfigRows(key, schema)))}
 
@@ -142,7 +138,7 @@ ${sections
   })
   .join('\n\n')}
 
-This page is made from \`src/config\` by \`npm run docs\`.
+This page is generated from \`src/config\` by \`npm run docs\`.
 `
 }
 
@@ -181,8 +177,8 @@ function renderOpenApi(): string {
 function renderHarnessSettings(): string {
   return `# Settings, MCP servers and skills of each harness
 
-What a task may say in \`agent\`: \`settings\`, \`mcp_servers\` and \`skills_path\`. Anything a preset does not know is refused
-by name before something is started. How harnesses are installed and run is in [harnesses](harnesses.md).
+A task sets these fields of \`agent\`: \`settings\`, \`mcp_servers\` and \`skills_path\`. Settings that a preset does not know are
+rejected by name before anything starts. [Harnesses](harnesses.md) describes how harnesses are installed and run.
 
 ${renderTable(
   ['Harness', 'MCP servers', 'Skills are copied to', 'Instruction'],
@@ -196,7 +192,7 @@ ${renderTable(
 
 ${presets.map(renderSettings).join('\n\n')}
 
-This page is made from \`src/node/harness/presets\` by \`npm run docs\`.
+This page is generated from \`src/node/harness/presets\` by \`npm run docs\`.
 `
 }
 
@@ -226,12 +222,12 @@ function renderEvaluatorSettings(): string {
   })
   return `# Settings of each evaluator
 
-What a task may say in \`evaluator.config\`. Anything else is refused with its path before something is started. Which
-evaluator is for what, and how far each can be trusted, is in [evaluators](evaluators.md).
+A task sets these fields of \`evaluator.config\`. Other fields are rejected with their paths before anything starts.
+[Evaluators](evaluators.md) describes the purpose of each evaluator and how far each can be trusted.
 
 ${sections.join('\n\n')}
 
-This page is made from \`src/trajectory/evaluators\` by \`npm run docs\`.
+This page is generated from \`src/trajectory/evaluators\` by \`npm run docs\`.
 `
 }
 
@@ -283,46 +279,46 @@ function renderDialects(): string {
   )
   const tables = fields.map(([title, rows]) => {
     const cells = rows.map(({ field, handling }) => [`\`${field}\``, handling])
-    return `## ${title}\n\n${renderTable(['Field', 'What becomes of it'], cells)}`
+    return `## ${title}\n\n${renderTable(['Field', 'Handling'], cells)}`
   })
   const rules = quirks.map(({ name, evidence }) => `- **${name}**: ${evidence}`)
   return `# The four provider APIs
 
-A harness speaks to the gateway in its provider's API; the engine is asked in Chat Completions. What one API cannot say in
-the other is carried through the harness sealed (signatures, encrypted reasoning), remembered by the gateway (the exact text
-of tool arguments), or listed here as ignored. Only \`generate\` routes call the model; anything that is not in this table is
-a 404 in the caller's own error shape.
+A harness calls the gateway in the API of its provider; the gateway calls the engine in Chat Completions. Data that Chat
+Completions cannot express is sent to the harness sealed (signatures, encrypted reasoning), kept by the gateway (the exact text of
+tool arguments), or listed here as ignored. Only \`generate\` routes call the model. Other paths get a 404 in the error format of
+the API.
 
 ${renderTable(['API', 'Method', 'Path', 'Kind'], routes)}
 
 ## OpenAI Chat Completions
 
-A request comes from a sandbox, so the engine gets only the fields of this table, each byte for byte as the harness sent it,
-with a few fields added for capture (\`forced\` in \`polar show --json\` lists them). \`developer\` messages become \`system\`
-messages where they stand, tool arguments go back to the text that was sampled, an empty \`tools\` list is left out. Ids and log
-probabilities reach the harness only if it asked for them.
+Requests come from sandboxes, so the engine receives only the fields of this table, each byte for byte as the harness sent it, and
+a few fields that the gateway adds for capture (\`forced\` in \`polar show --json\` lists them). \`developer\` messages become \`system\`
+messages at the same position, tool arguments are restored to the sampled text, and an empty \`tools\` list is omitted. The harness
+receives ids and log probabilities only if it requested them.
 
 ${renderTable(['Field', 'vLLM', 'SGLang', 'llama.cpp', 'any other server'], renderEngineFields())}
 
-\`model\` is the model that the gateway was started with, whatever name the harness sends. The other three APIs are written into
-the same fields.
+\`model\` is the model of the gateway, whatever name the harness sends. Requests of the other three APIs are converted to the same
+fields.
 
 Every other field is dropped, and \`dropped_fields\` of the call's record names it. A content part of another type becomes the
-text \`[unsupported content: …]\`. These fields are refused with a 400 when they have a value, because a harness that sets one
-counts on it: ${[...REJECTED_FIELDS].map((name) => `\`${name}\``).join(', ')}.
+text \`[unsupported content: …]\`. A request with a value of one of these fields is rejected with a 400, because the harness depends
+on the field: ${[...REJECTED_FIELDS].map((name) => `\`${name}\``).join(', ')}.
 
-Media must be inline data in all four APIs (\`data:\` URLs, base64): a request that names a place to load media from, such as
-\`http://\`, \`file://\` or \`gs://\`, is refused with a 400.
+Media must be inline data in all four APIs (\`data:\` URLs, base64): a request with another URL of media, such as \`http://\`,
+\`file://\` or \`gs://\`, is rejected with a 400.
 
 ${tables.join('\n\n')}
 
 ## Quirk rules
 
-Bytes that change without meaning anything to the model are taken out of what the engine reads, never out of the log:
+Quirk rules remove bytes that change without a change of meaning from the prompt of the engine, but not from the log:
 
 ${rules.join('\n')}
 
-This page is made from the tables beside the dialects by \`npm run docs\`.
+This page is generated from the tables beside the dialects by \`npm run docs\`.
 `
 }
 
@@ -351,15 +347,4 @@ function pathsIn(shape: JsonShape, path: string): string[] {
         pathsIn(inner, path).map((found) => (found === `${path}.type` ? `${found}: ${type}` : found)),
       )
   }
-}
-
-function renderTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  const lines = [head, head.map(() => '---'), ...rows]
-  return lines.map((cells) => `| ${cells.map((cell) => cell.replaceAll('|', '\\|')).join(' | ')} |`).join('\n')
-}
-
-/** Formats the page like `npm run format`. */
-function format(path: string, text: string): string {
-  const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${path}`]
-  return execFileSync(process.execPath, args, { cwd: root, input: text, encoding: 'utf8' })
 }

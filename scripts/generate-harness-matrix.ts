@@ -1,14 +1,13 @@
 // Writes docs/harness-matrix.md from the results of the last run of test/e2e/harness-matrix.test.ts. With --check it writes
 // nothing and fails if the page differs.
-import { execFileSync } from 'node:child_process'
-import { readFile, writeFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { harnesses } from '../src/node/harness/presets/index.ts'
 import type { PackagedHarness } from '../src/node/harness/presets/harness.ts'
 import type { RunFacts } from '../test/support/harness-facts.ts'
 import { scenarioNames, type ScenarioName } from '../test/support/harness-scenarios.ts'
+import { renderTable, root, writePage } from './docs-page.ts'
 
-const root = dirname(import.meta.dirname)
 const PAGE = 'docs/harness-matrix.md'
 
 interface Measured {
@@ -18,19 +17,11 @@ interface Measured {
   sandboxes: Readonly<Record<string, number>>
 }
 
-const isCheck = process.argv.includes('--check')
-const text = format(
+await writePage(
+  PAGE,
   render(await Promise.all(harnesses.filter(({ package: { registry } }) => registry === 'npm').map(load))),
+  'node scripts/generate-harness-matrix.ts',
 )
-if ((await readFile(join(root, PAGE), 'utf8').catch(() => '')) !== text) {
-  if (isCheck) {
-    console.log(`${PAGE} is out of date; run node scripts/generate-harness-matrix.ts\n\n${text}`)
-    process.exitCode = 1
-  } else {
-    await writeFile(join(root, PAGE), text)
-    console.log(`wrote ${PAGE}`)
-  }
-}
 
 async function load(harness: PackagedHarness): Promise<Measured> {
   const [file, sandboxFile] = [`${harness.name}.json`, `${harness.name}.sandbox.json`]
@@ -196,16 +187,6 @@ function renderCounts(all: readonly Readonly<Record<string, number | undefined>>
   return names.map((name) => `${sum(all, (counts) => counts[name] ?? 0)} ${name}`).join(', ') || '-'
 }
 
-function renderTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
-  return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n')
-}
-
 function sum<T>(items: readonly T[], count: (item: T) => number): number {
   return items.reduce((total, item) => total + count(item), 0)
-}
-
-/** Formats the page like `npm run format`. */
-function format(page: string): string {
-  const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${PAGE}`]
-  return execFileSync(process.execPath, args, { cwd: root, input: page, encoding: 'utf8' })
 }

@@ -37,7 +37,7 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
  * only `index.ts` knows more than one implementation.
  */
 export const plugFolders: Readonly<Record<string, { interfaceFile: string; shared: readonly string[] }>> = {
-  'gateway/dialects': { interfaceFile: 'dialect.ts', shared: ['gateway/wire-event.ts'] },
+  'gateway/dialects': { interfaceFile: 'dialect.ts', shared: ['gateway/dialects/wire', 'gateway/wire-event.ts'] },
   'gateway/upstreams': { interfaceFile: 'upstream.ts', shared: ['gateway/upstreams/wire', 'gateway/wire-event.ts'] },
   'gateway/quirks': { interfaceFile: 'quirk.ts', shared: [] },
   'trajectory/builders': { interfaceFile: 'builder.ts', shared: ['trajectory/graph'] },

@@ -1,4 +1,5 @@
 import type { Clock } from '../../src/lib/async/clock.ts'
+import { Heap } from './heap.ts'
 
 interface Timer {
   at: number
@@ -20,7 +21,8 @@ export class VirtualClock implements Clock {
   #outside = 0
   #wake = (): void => undefined
   #failure: { error: unknown } | undefined
-  readonly #heap = new TimerHeap()
+  /** By due time, then in the order in which they were set. */
+  readonly #heap = new Heap(isBefore)
   /** Number of timers that fired. */
   fired = 0
 
@@ -71,15 +73,21 @@ export class VirtualClock implements Clock {
 
   /** Fires all timers of the next due time. */
   #fire(): boolean {
-    let timer = this.#heap.pop()
-    if (timer === undefined) return false
-    this.#elapsed = timer.at
-    while (timer !== undefined) {
+    const next = this.#next()
+    if (next === undefined) return false
+    this.#elapsed = next.at
+    for (let timer = this.#next(); timer?.at === next.at; timer = this.#next()) {
+      this.#heap.pop()
       timer.call?.()
       this.fired += 1
-      timer = this.#heap.first?.at === this.#elapsed ? this.#heap.pop() : undefined
     }
     return true
+  }
+
+  /** Removes cancelled timers from the top of the heap. */
+  #next(): Timer | undefined {
+    while (this.#heap.first !== undefined && this.#heap.first.call === undefined) this.#heap.pop()
+    return this.#heap.first
   }
 
   /** Resolves when every promise that can continue has continued, and no real work is in progress. */
@@ -88,55 +96,6 @@ export class VirtualClock implements Clock {
       if (this.#outside > 0) await new Promise<void>((resolve) => (this.#wake = resolve))
       await new Promise((resolve) => setImmediate(resolve))
     } while (this.#outside > 0)
-  }
-}
-
-/** Timers by due time, then in the order they were set. */
-class TimerHeap {
-  readonly #timers: Timer[] = []
-
-  /** Removes cancelled timers from the top. */
-  get first(): Timer | undefined {
-    for (;;) {
-      const [top] = this.#timers
-      if (top === undefined || top.call !== undefined) return top
-      this.#removeTop()
-    }
-  }
-
-  pop(): Timer | undefined {
-    const top = this.first
-    if (top !== undefined) this.#removeTop()
-    return top
-  }
-
-  push(timer: Timer): void {
-    const timers = this.#timers
-    let i = timers.length
-    timers.push(timer)
-    while (i > 0) {
-      const parent = (i - 1) >> 1
-      if (!isBefore(timer, timers[parent]!)) break
-      timers[i] = timers[parent]!
-      i = parent
-    }
-    timers[i] = timer
-  }
-
-  #removeTop(): void {
-    const timers = this.#timers
-    const last = timers.pop()!
-    if (timers.length === 0) return
-    let i = 0
-    for (;;) {
-      let child = 2 * i + 1
-      if (child >= timers.length) break
-      if (child + 1 < timers.length && isBefore(timers[child + 1]!, timers[child]!)) child += 1
-      if (!isBefore(timers[child]!, last)) break
-      timers[i] = timers[child]!
-      i = child
-    }
-    timers[i] = last
   }
 }
 

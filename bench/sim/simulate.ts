@@ -1,4 +1,4 @@
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtempDisposable } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { sql } from 'kysely'
@@ -33,22 +33,18 @@ export async function simulate(
   { scenario, databaseUrl, baselines }: SimOptions,
   onProgress?: (text: string) => void,
 ): Promise<Results> {
-  const dir = databaseUrl === undefined ? await mkdtemp(join(tmpdir(), 'polar-sim-')) : undefined
-  try {
-    if (dir !== undefined) await copyDatabase(dir)
-    await using database = await openDatabase(dir === undefined ? { url: databaseUrl! } : { dir })
-    await empty(database)
-    const polar = await toPolarSummary(await runPolar(scenario, database, onProgress), database)
-    if (!baselines) return { polar }
-    const nvidia = await runNvidia(scenario)
-    const ideal = await runIdeal(scenario)
-    return {
-      polar,
-      nvidia: summarise(nvidia.ledger, nvidia.workload),
-      ideal: summarise(ideal.ledger, ideal.workload),
-    }
-  } finally {
-    if (dir !== undefined) await rm(dir, { recursive: true, force: true })
+  await using scratch = databaseUrl === undefined ? await mkdtempDisposable(join(tmpdir(), 'polar-sim-')) : undefined
+  if (scratch !== undefined) await copyDatabase(scratch.path)
+  await using database = await openDatabase(scratch === undefined ? { url: databaseUrl! } : { dir: scratch.path })
+  await empty(database)
+  const polar = await toPolarSummary(await runPolar(scenario, database, onProgress), database)
+  if (!baselines) return { polar }
+  const nvidia = await runNvidia(scenario)
+  const ideal = await runIdeal(scenario)
+  return {
+    polar,
+    nvidia: summarise(nvidia.ledger, nvidia.workload),
+    ideal: summarise(ideal.ledger, ideal.workload),
   }
 }
 

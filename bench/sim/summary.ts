@@ -1,4 +1,4 @@
-import { percentile } from '../support/stats.ts'
+import { percentile, sum } from '../support/stats.ts'
 import type { Ledger } from './ledger.ts'
 import type { Workload } from './workload.ts'
 
@@ -42,7 +42,6 @@ const HOUR_MS = 3_600_000
 
 export function summarise(ledger: Ledger, { batches }: Workload): Summary {
   const { slotMs, ends } = ledger
-  const sum = (values: Iterable<number>): number => [...values].reduce((total, value) => total + value, 0)
   const slowdowns = ends.map(({ submittedMs, endedMs, longestMs }) => (endedMs - submittedMs) / Math.max(1, longestMs))
   const spreads = ends.map(({ firstMs, lastMs }) => (lastMs - firstMs) / 1000)
   const { shares } = ledger
@@ -93,7 +92,5 @@ function tailOf({ begunMs, endedMs, endsMs }: Workload['batches'][number]): numb
 
 /** 1: all are equal; 1/n: one has everything. */
 function jain(values: readonly number[]): number {
-  const sum = values.reduce((total, value) => total + value, 0)
-  const squares = values.reduce((total, value) => total + value ** 2, 0)
-  return sum ** 2 / (values.length * squares)
+  return sum(values) ** 2 / (values.length * sum(values.map((value) => value ** 2)))
 }

@@ -14,7 +14,7 @@ const server = createServer({ requestTimeout: 0, keepAliveTimeout: 60_000, noDel
   request.on('end', () => forward(request, response, pieces.length === 1 ? pieces[0]! : Buffer.concat(pieces)))
 })
 await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', 4096, resolve))
-serveParent({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, async () => lag.take())
+serveParent({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, { answer: async () => lag.take() })
 
 function forward(request: IncomingMessage, response: ServerResponse, body: Buffer): void {
   const { 'content-type': contentType = 'application/json', accept = '*/*' } = request.headers

@@ -1,6 +1,6 @@
 import { fork, type ChildProcess } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
-import { fileURLToPath } from 'node:url'
+import { join } from 'node:path'
 
 const START_TIMEOUT_MS = 90_000
 const STOP_TIMEOUT_MS = 60_000
@@ -33,17 +33,21 @@ export class Child<Ready> implements AsyncDisposable {
     })
   }
 
-  static async start<Ready>(module: URL, args: readonly string[] = []): Promise<Child<Ready>> {
-    const child = fork(fileURLToPath(module), args, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'], execArgv: [] })
+  /** Starts a program of this folder. */
+  static async start<Ready>(file: string, args: readonly string[] = []): Promise<Child<Ready>> {
+    const child = fork(join(import.meta.dirname, file), args, {
+      stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+      execArgv: [],
+    })
     try {
       const ready = await new Promise<Ready>((resolve, reject) => {
-        const timer = setTimeout(() => reject(new Error(`${module.pathname} did not start`)), START_TIMEOUT_MS)
+        const timer = setTimeout(() => reject(new Error(`${file} did not start`)), START_TIMEOUT_MS)
         child.once('message', (message: { ready: Ready }) => {
           clearTimeout(timer)
           resolve(message.ready)
         })
         child.once('error', reject)
-        child.once('exit', (code, signal) => reject(new Error(`${module.pathname} ended (${signal ?? code})`)))
+        child.once('exit', (code, signal) => reject(new Error(`${file} ended (${signal ?? code})`)))
       })
       return new Child(child, ready)
     } catch (error) {
@@ -74,19 +78,26 @@ export class Child<Ready> implements AsyncDisposable {
   }
 }
 
+/** Starts the tiny engine in a separate process. Without a script, each answer has one token. */
+export function startEngineProcess(
+  script = 'default: { tokens: 1 }',
+  maxModelLen = 32_768,
+): Promise<Child<{ url: string }>> {
+  return Child.start('engine-process.ts', [script, String(maxModelLen)])
+}
+
 /** The child's side. When the parent ends, in any way, the channel closes, and that ends the child. */
 export function serveParent(
   ready: unknown,
-  answer: (ask: unknown) => Promise<unknown>,
-  stop: () => Promise<void> = async () => {},
+  { answer, stop }: { answer?: (ask: unknown) => Promise<unknown>; stop?: () => Promise<void> } = {},
 ): void {
   process.on('message', ({ id, ask }: { id: number; ask: unknown }) => {
-    answer(ask).then(
+    answer?.(ask).then(
       (value) => process.send?.({ id, answer: value }),
       (error: unknown) => process.send?.({ id, error: String(error) }),
     )
   })
-  const end = (): void => void stop().finally(() => process.exit(0))
+  const end = (): void => void (stop?.() ?? Promise.resolve()).finally(() => process.exit(0))
   process.on('disconnect', end)
   process.on('SIGTERM', end)
   // A terminal interrupts the whole group; the child ends with the parent.

@@ -12,7 +12,7 @@ const START_TIMEOUT_MS = 60_000
 const [name = '', upstreamUrl = ''] = process.argv.slice(2)
 const scratch = await mkdtemp(join(tmpdir(), 'polar-competitor-'))
 let service: Service | undefined
-serveParent(await start(name as CompetitorName), async () => undefined, stop)
+serveParent(await start(name as CompetitorName), { stop })
 
 async function start(competitor: CompetitorName): Promise<ServiceReady> {
   const folder = findCompetitor(competitor)

@@ -7,12 +7,11 @@ import { createCallLogStore } from '../../src/store/call-log/store.ts'
 import { serveParent } from './child.ts'
 import { createLagMeter } from './lag.ts'
 import { readHeldMemory } from './memory.ts'
-import { SelfProfiler } from './profiler.ts'
+import { SelfProfiler, type ProfileAsk } from './profiler.ts'
 
 export type GatewayAsk =
   | { kind: 'lag' }
-  | { kind: 'profile-start' }
-  | { kind: 'profile-stop'; file: string }
+  | ProfileAsk
   | { kind: 'open'; count: number }
   | { kind: 'close'; sessions: readonly string[] }
   | { kind: 'memory' }
@@ -36,16 +35,15 @@ const sessions = await openSessions(Number(sessionCount))
 const lag = createLagMeter()
 const profiler = new SelfProfiler()
 
-serveParent({ sessions } satisfies GatewayReady, (ask) => answer(ask as GatewayAsk), stop)
+serveParent({ sessions } satisfies GatewayReady, { answer: (ask) => answer(ask as GatewayAsk), stop })
 
 async function answer(ask: GatewayAsk): Promise<unknown> {
   switch (ask.kind) {
     case 'lag':
       return lag.take()
     case 'profile-start':
-      return profiler.start()
     case 'profile-stop':
-      return profiler.stop(ask.file)
+      return profiler.answer(ask)
     case 'open':
       return openSessions(ask.count)
     case 'close':

@@ -51,7 +51,7 @@ const CALL_TIMEOUT_MS = 60_000
 /** No request is sent twice in this process: a gateway may treat the second as a retry. */
 let serial = 0
 
-serveParent({}, (job) => run(job as LoadJob))
+serveParent({}, { answer: (job) => run(job as LoadJob) })
 
 async function run(job: LoadJob): Promise<LoadResult> {
   const result: LoadResult = {

@@ -11,13 +11,17 @@ export interface HeldMemory {
 
 /** Returns the memory of this process after garbage collection. */
 export async function readHeldMemory(): Promise<HeldMemory> {
-  setFlagsFromString('--expose-gc')
-  const collect = runInNewContext('gc') as () => void
   // Memory outside of the heap is released one turn after its object.
   for (let round = 0; round < 3; round++) {
     await setTimeout(100)
-    collect()
+    collectGarbage()
   }
   const { heapUsed, external, rss } = process.memoryUsage()
   return { held: heapUsed + external, resident: rss }
+}
+
+export function collectGarbage(): void {
+  setFlagsFromString('--expose-gc')
+  const collect = runInNewContext('gc') as () => void
+  collect()
 }

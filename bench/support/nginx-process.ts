@@ -7,7 +7,7 @@ import { freePort, startService, type Service, type ServiceReady } from './servi
 
 const dir = await mkdtemp(join(tmpdir(), 'polar-nginx-'))
 let nginx: Service | undefined
-serveParent(await start(process.argv[2] ?? ''), async () => undefined, stop)
+serveParent(await start(process.argv[2] ?? ''), { stop })
 
 async function start(upstreamUrl: string): Promise<ServiceReady> {
   const binary = await findNginx()

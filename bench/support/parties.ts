@@ -1,4 +1,4 @@
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtempDisposable } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { recordAnswers, type Answers } from './answers.ts'
@@ -35,15 +35,14 @@ export interface Arena extends AsyncDisposable {
 
 export async function openArena(options: { sessions: number; parties: readonly PartyName[] }): Promise<Arena> {
   await using stack = new AsyncDisposableStack()
-  const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
-  stack.defer(() => rm(dir, { recursive: true, force: true }))
+  const { path: dir } = stack.use(await mkdtempDisposable(join(tmpdir(), 'polar-bench-')))
   const answers = await recordAnswers(dir)
-  const replay = stack.use(await start<{ url: string }>('replay-upstream.ts', [dir]))
+  const replay = stack.use(await Child.start<{ url: string }>('replay-upstream.ts', [dir]))
   const logDir = join(dir, 'sessions')
   const gateway = stack.use(
-    await start<GatewayReady>('gateway-process.ts', [replay.ready.url, logDir, String(options.sessions)]),
+    await Child.start<GatewayReady>('gateway-process.ts', [replay.ready.url, logDir, String(options.sessions)]),
   )
-  const callers = stack.use(await start<unknown>('load.ts', []))
+  const callers = stack.use(await Child.start<unknown>('load.ts', []))
 
   const missing: string[] = []
   const parties: Party[] = []
@@ -53,20 +52,20 @@ export async function openArena(options: { sessions: number; parties: readonly P
         parties.push(plainParty(name, replay.ready.url, replay.pid))
         break
       case 'nginx': {
-        const nginx = stack.use(await start<ServiceReady>('nginx-process.ts', [replay.ready.url]))
+        const nginx = stack.use(await Child.start<ServiceReady>('nginx-process.ts', [replay.ready.url]))
         if ('missing' in nginx.ready) missing.push(nginx.ready.missing)
         else parties.push(plainParty(name, nginx.ready.url, nginx.ready.pid, { streamPrefix: '/unbuffered' }))
         break
       }
       case 'byte proxy': {
-        const proxy = stack.use(await start<{ url: string }>('byte-proxy.ts', [replay.ready.url]))
+        const proxy = stack.use(await Child.start<{ url: string }>('byte-proxy.ts', [replay.ready.url]))
         parties.push({ ...plainParty(name, proxy.ready.url, proxy.pid), takeLag: () => proxy.ask({ kind: 'lag' }) })
         break
       }
       case 'Portkey':
       case 'LiteLLM': {
         const { url } = replay.ready
-        const competitor = stack.use(await start<ServiceReady>('competitor-process.ts', [name, url]))
+        const competitor = stack.use(await Child.start<ServiceReady>('competitor-process.ts', [name, url]))
         const { callers: maxCallers, headers } = competitors[name]
         const extras = { headers: headers(url), maxCallers }
         if ('missing' in competitor.ready) missing.push(competitor.ready.missing)
@@ -105,10 +104,6 @@ export async function openArena(options: { sessions: number; parties: readonly P
 
 function limit(shape: LoadShape, { maxCallers }: Party): LoadShape {
   return shape.kind === 'closed' ? { ...shape, callers: Math.min(shape.callers, maxCallers) } : shape
-}
-
-function start<Ready>(file: string, args: readonly string[]): Promise<Child<Ready>> {
-  return Child.start<Ready>(new URL(file, import.meta.url), args)
 }
 
 function plainParty(

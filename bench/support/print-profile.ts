@@ -1,3 +1,4 @@
+import { readFile } from 'node:fs/promises'
 import type { Profiler } from 'node:inspector'
 import { printTitledTable } from './table.ts'
 
@@ -5,7 +6,8 @@ const MOST_FUNCTIONS = 45
 const MOST_FILES = 25
 
 /** Prints self time by function and by file, per unit of work. */
-export function printProfile(profile: Profiler.Profile, { each, count }: { each: string; count: number }): void {
+export async function printProfile(file: string, { each, count }: { each: string; count: number }): Promise<void> {
+  const profile = JSON.parse(await readFile(file, 'utf8')) as Profiler.Profile
   const selfUs = new Map<number, number>()
   profile.samples?.forEach((id, i) => selfUs.set(id, (selfUs.get(id) ?? 0) + (profile.timeDeltas?.[i] ?? 0)))
   const byFunction = new Map<string, number>()

@@ -1,6 +1,8 @@
 import { writeFile } from 'node:fs/promises'
 import { Session } from 'node:inspector/promises'
 
+export type ProfileAsk = { kind: 'profile-start' } | { kind: 'profile-stop'; file: string }
+
 /** Profiles this process on request of its parent. */
 export class SelfProfiler {
   readonly #inspector = new Session()
@@ -9,14 +11,14 @@ export class SelfProfiler {
     this.#inspector.connect()
   }
 
-  async start(): Promise<void> {
-    await this.#inspector.post('Profiler.enable')
-    await this.#inspector.post('Profiler.setSamplingInterval', { interval: 200 })
-    await this.#inspector.post('Profiler.start')
-  }
-
-  async stop(file: string): Promise<void> {
-    const { profile } = await this.#inspector.post('Profiler.stop')
-    await writeFile(file, JSON.stringify(profile))
+  async answer(ask: ProfileAsk): Promise<void> {
+    if (ask.kind === 'profile-start') {
+      await this.#inspector.post('Profiler.enable')
+      await this.#inspector.post('Profiler.setSamplingInterval', { interval: 200 })
+      await this.#inspector.post('Profiler.start')
+    } else {
+      const { profile } = await this.#inspector.post('Profiler.stop')
+      await writeFile(ask.file, JSON.stringify(profile))
+    }
   }
 }

@@ -36,7 +36,7 @@ const server = createServer({ keepAliveTimeout: 60_000, requestTimeout: 0, noDel
   })
 })
 await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', 4096, resolve))
-serveParent({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, async () => undefined)
+serveParent({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` })
 
 function toPlan(body: Buffer): Plan {
   const head = body.toString('latin1', 0, HEAD_BYTES)

@@ -4,7 +4,7 @@ import { shellTask } from '../../test/support/node-stack.ts'
 import { Child, cpuMsOf } from './child.ts'
 
 /** Sessions of one task. */
-export const SAMPLES = 16
+const SAMPLES = 16
 /** Width of each stage of a node. */
 export const WIDTH = 8
 
@@ -19,11 +19,11 @@ export interface ServerCluster extends AsyncDisposable {
 
 export async function openServerCluster(upstream: string, count: number): Promise<ServerCluster> {
   await using parts = new AsyncDisposableStack()
-  const server = parts.use(await Child.start<{ url: string }>(new URL('server-process.ts', import.meta.url)))
+  const server = parts.use(await Child.start<{ url: string }>('server-process.ts'))
   const pids: number[] = []
   for (let index = 0; index < count; index++) {
     const args = [server.ready.url, upstream, `node-${index}`, String(WIDTH)]
-    pids.push(parts.use(await Child.start(new URL('worker-process.ts', import.meta.url), args)).pid)
+    pids.push(parts.use(await Child.start('worker-process.ts', args)).pid)
   }
   const kept = parts.move()
   return {
@@ -54,4 +54,21 @@ export async function runTasks(client: Client, prefix: string, count: number): P
       }
     }),
   )
+}
+
+/** Runs the tasks of `sessions` sessions and measures them: duration, and processor milliseconds for each session. */
+export async function timeTasks(
+  { client, cpuMs }: ServerCluster,
+  sessions: number,
+): Promise<{ seconds: number; serverMs: number; nodesMs: number }> {
+  const before = await cpuMs()
+  const startedAt = performance.now()
+  await runTasks(client, 'timed', sessions / SAMPLES)
+  const seconds = (performance.now() - startedAt) / 1000
+  const after = await cpuMs()
+  return {
+    seconds,
+    serverMs: (after.server - before.server) / sessions,
+    nodesMs: (after.nodes - before.nodes) / sessions,
+  }
 }

@@ -60,12 +60,12 @@ export async function freePort(): Promise<number> {
   return port
 }
 
-async function isListening(port: number): Promise<boolean> {
+function isListening(port: number): Promise<boolean> {
   return new Promise((resolve) => {
-    const socket = connect(port, '127.0.0.1')
-    socket.once('connect', () => resolve(true))
+    const socket = connect(port, '127.0.0.1', () => {
+      socket.destroy()
+      resolve(true)
+    })
     socket.once('error', () => resolve(false))
-    socket.once('close', () => resolve(false))
-    socket.once('connect', () => socket.destroy())
   })
 }

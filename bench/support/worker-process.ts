@@ -12,8 +12,4 @@ const member = await WorkerStack.start({
   widths: { init: width, ready: width, run: width, postrun: width, backlog: width },
   worker: { retention: { sessions: 0 } },
 })
-serveParent(
-  {},
-  async () => member.worker.metrics,
-  () => member[Symbol.asyncDispose](),
-)
+serveParent({}, { stop: () => member[Symbol.asyncDispose]() })

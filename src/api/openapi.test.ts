@@ -69,3 +69,10 @@ test('fields with a default are optional in requests and required in responses',
 test('responses allow additional properties', () => {
   expect(document.components.schemas['TaskStatus']).not.toHaveProperty('additionalProperties')
 })
+
+test('descriptions of fields and parameters are kept', () => {
+  const { requires } = document.components.schemas['SubmitRequest']!['properties'] as Record<string, object>
+  expect(requires).toMatchObject({ description: 'Labels that a node must have to lease sessions of the task.' })
+  const list = document.paths['/tasks']!['get']!['parameters']
+  expect(list).toContainEqual(expect.objectContaining({ name: 'search', description: 'Substring of the task id.' }))
+})

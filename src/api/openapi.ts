@@ -208,7 +208,10 @@ class SchemaWriter {
       io,
       metadata: this.#registry,
       unrepresentable: 'any',
-      override({ jsonSchema }) {
+      override({ zodSchema, jsonSchema }) {
+        // `describe` writes to the global registry, which `metadata` replaces.
+        const description = z.globalRegistry.get(zodSchema)?.description
+        if (description !== undefined) jsonSchema.description = description
         // Responses may get new fields, so clients must accept unknown ones.
         if (io === 'output' && jsonSchema.additionalProperties === false) delete jsonSchema.additionalProperties
       },

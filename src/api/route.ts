@@ -46,7 +46,7 @@ export interface Route {
   method: Method
   /** Parameters in braces: `/tasks/{task_id}`. */
   path: `/${string}`
-  /** `nvidia`: path, fields and values are NVIDIA Polar's, and its clients must work. */
+  /** `nvidia`: path, fields and values are NVIDIA Polar's, and its clients must work. Default of `route()`: `polar`. */
   origin: 'nvidia' | 'polar'
   tag: 'tasks' | 'sessions' | 'nodes' | 'leases' | 'uploads' | 'policy' | 'callbacks' | 'server'
   summary: string
@@ -61,7 +61,7 @@ export interface Route {
   errors?: readonly ErrorStatus[]
   /** Accepts an `Idempotency-Key`, the same for all tries of one request. Our client sends one. */
   takesKey?: boolean
-  /** A repeated request has no further effect, so a client may retry without a response. */
+  /** A repeated request has no further effect, so a client may retry without a response. Default of `route()`: true. */
   isIdempotent: boolean
   /** Details for the OpenAPI description. */
   idempotency?: string
@@ -71,13 +71,17 @@ export interface Route {
 
 export type RouteTable = Readonly<Record<string, Route>>
 
+type Defaults = Pick<Route, 'origin' | 'isIdempotent'>
+
 /** Keeps the literal types, and makes the compiler check the parameters against the path. */
-export function route<const R extends Route>(value: R & ParamsOf<R>): R {
-  return value
+export function route<const R extends Omit<Route, keyof Defaults> & Partial<Defaults>>(
+  value: R & ParamsOf<R>,
+): R & Defaults {
+  return { origin: 'polar', isIdempotent: true, ...value }
 }
 
 type NamesIn<Path extends string> = Path extends `${string}{${infer Name}}${infer Rest}` ? Name | NamesIn<Rest> : never
-type ParamsOf<R extends Route> = [NamesIn<R['path']>] extends [never]
+type ParamsOf<R extends Pick<Route, 'path'>> = [NamesIn<R['path']>] extends [never]
   ? { params?: undefined }
   : { params: z.ZodObject<Record<NamesIn<R['path']>, z.ZodType>> }
 

@@ -29,6 +29,22 @@ interface BooleanFlag extends AnyFlag {
 
 type Flags = Readonly<Record<string, StringFlag | BooleanFlag>>
 
+type OptionSettings = Omit<StringFlag, 'type' | 'hint' | 'description'>
+
+/** A flag with a value; `hint` is the placeholder of the value in the help. */
+export function option<const S extends OptionSettings = object>(
+  hint: string,
+  description: string,
+  settings?: S,
+): Pick<StringFlag, 'type' | 'hint' | 'description'> & S {
+  return { type: 'string', hint, description, ...settings } as StringFlag & S
+}
+
+/** A flag without a value. */
+export function toggle(description: string): BooleanFlag {
+  return { type: 'boolean', description }
+}
+
 type FlagValue<F extends StringFlag | BooleanFlag> = F extends BooleanFlag
   ? boolean
   : F extends { multiple: true }
@@ -37,8 +53,11 @@ type FlagValue<F extends StringFlag | BooleanFlag> = F extends BooleanFlag
       ? string
       : string | undefined
 
+/** Values of flags, after parsing. */
+export type FlagValues<F extends Flags> = { [K in keyof F]: FlagValue<F[K]> }
+
 interface CommandInput<F extends Flags> {
-  flags: { [K in keyof F]: FlagValue<F[K]> }
+  flags: FlagValues<F>
   /** The positional argument, its default, or ''. */
   subject: string
   /** All positional arguments. */
@@ -90,8 +109,18 @@ export function usageError(name: string, problem: string): RolloutError {
   return new RolloutError('config.invalid', `polar ${name}: ${problem}. Try: polar ${name} --help`)
 }
 
-/** Parses the value of a numeric flag. Throws `config.invalid`. */
-export function parseNumber(name: string, flag: string, text: string, limits: { min: number; max: number }): number {
+/** For a word that is not an action of the command, or for none. */
+export function actionError(name: string, action: string | undefined, actions: string): RolloutError {
+  return usageError(name, action === undefined ? `name an action: ${actions}` : `unknown action "${action}"`)
+}
+
+type Limits = { min: number; max: number }
+
+/** Parses the value of a numeric flag; undefined for an absent flag. Throws `config.invalid`. */
+export function parseNumber(name: string, flag: string, text: string, limits: Limits): number
+export function parseNumber(name: string, flag: string, text: string | undefined, limits: Limits): number | undefined
+export function parseNumber(name: string, flag: string, text: string | undefined, limits: Limits): number | undefined {
+  if (text === undefined) return undefined
   const value = Number(text)
   if (text.trim() === '' || !Number.isInteger(value) || value < limits.min || value > limits.max) {
     throw usageError(name, `--${flag} must be a whole number from ${limits.min} to ${limits.max}, not "${text}"`)

@@ -5,84 +5,29 @@ import { EXIT, type Command, type ExitCode } from './command.ts'
 import { readVersion } from '../compose/version.ts'
 import { print, printError } from './views/print.ts'
 
-/** Commands, loaded on use. `polar --help` lists the summaries. */
-const commands: Readonly<Record<string, { summary: string; load: () => Promise<Command> }>> = {
-  up: {
-    summary: 'Start a server, a node and an engine on this machine',
-    load: async () => (await import('./commands/up.ts')).up,
-  },
-  task: {
-    summary: 'Submit tasks to a server, wait for them, get results',
-    load: async () => (await import('./commands/task.ts')).task,
-  },
-  policy: {
-    summary: 'Show or set the weight version; pause and resume',
-    load: async () => (await import('./commands/policy.ts')).policy,
-  },
-  run: {
-    summary: 'Run tasks on this machine without a server',
-    load: async () => (await import('./commands/run.ts')).run,
-  },
-  record: {
-    summary: 'Run a harness and record all its model calls',
-    load: async () => (await import('./commands/record.ts')).record,
-  },
-  server: {
-    summary: 'Accept tasks and lease their sessions to nodes',
-    load: async () => (await import('./commands/server.ts')).server,
-  },
-  node: {
-    summary: 'Join a server, lease sessions and run them',
-    load: async () => (await import('./commands/node.ts')).node,
-  },
-  cluster: {
-    summary: 'Start and stop nodes on many machines with Slurm',
-    load: async () => (await import('./commands/cluster.ts')).cluster,
-  },
-  config: {
-    summary: 'Print the effective settings and their origins',
-    load: async () => (await import('./commands/config.ts')).config,
-  },
-  harness: {
-    summary: 'Install, list and check harnesses (agent CLIs)',
-    load: async () => (await import('./commands/harness.ts')).harness,
-  },
-  sandbox: {
-    summary: 'Run a command in a sandbox; list and remove sandboxes',
-    load: async () => (await import('./commands/sandbox.ts')).sandbox,
-  },
-  show: {
-    summary: 'Show a recorded session: calls, answers, tokens',
-    load: async () => (await import('./commands/show.ts')).show,
-  },
-  inspect: {
-    summary: 'Show the calls of a session as a tree',
-    load: async () => (await import('./commands/inspect.ts')).inspect,
-  },
-  build: {
-    summary: 'Build the training data of a session and report exclusions',
-    load: async () => (await import('./commands/build.ts')).build,
-  },
-  export: {
-    summary: 'Export recorded sessions as training data',
-    load: async () => (await import('./commands/export.ts')).exportCommand,
-  },
-  drift: {
-    summary: 'Explain where prompts diverge, and suggest rules',
-    load: async () => (await import('./commands/drift.ts')).drift,
-  },
-  gateway: {
-    summary: 'Serve the model calls of many sessions, with a control API',
-    load: async () => (await import('./commands/gateway.ts')).gateway,
-  },
-  doctor: {
-    summary: 'Check this machine and an engine',
-    load: async () => (await import('./commands/doctor.ts')).doctor,
-  },
-  engine: {
-    summary: 'Serve the tiny model, or a script, over the API of vLLM',
-    load: async () => (await import('./commands/engine.ts')).engine,
-  },
+type Loader = () => Promise<{ command: Command }>
+
+/** Commands with their summaries for `polar --help`, loaded on use. */
+const commands: Readonly<Record<string, readonly [summary: string, load: Loader]>> = {
+  up: ['Start a server, a node and an engine on this machine', () => import('./commands/up.ts')],
+  task: ['Submit tasks to a server, wait for them, get results', () => import('./commands/task.ts')],
+  policy: ['Show or set the weight version; pause and resume', () => import('./commands/policy.ts')],
+  run: ['Run tasks on this machine without a server', () => import('./commands/run.ts')],
+  record: ['Run a harness and record all its model calls', () => import('./commands/record.ts')],
+  server: ['Accept tasks and lease their sessions to nodes', () => import('./commands/server.ts')],
+  node: ['Join a server, lease sessions and run them', () => import('./commands/node.ts')],
+  cluster: ['Start and stop nodes on many machines with Slurm', () => import('./commands/cluster.ts')],
+  config: ['Print the effective settings and their origins', () => import('./commands/config.ts')],
+  harness: ['Install, list and check harnesses (agent CLIs)', () => import('./commands/harness.ts')],
+  sandbox: ['Run a command in a sandbox; list and remove sandboxes', () => import('./commands/sandbox.ts')],
+  show: ['Show a recorded session: calls, answers, tokens', () => import('./commands/show.ts')],
+  inspect: ['Show the calls of a session as a tree', () => import('./commands/inspect.ts')],
+  build: ['Build the training data of a session and report exclusions', () => import('./commands/build.ts')],
+  export: ['Export recorded sessions as training data', () => import('./commands/export.ts')],
+  drift: ['Explain where prompts diverge, and suggest rules', () => import('./commands/drift.ts')],
+  gateway: ['Serve the model calls of many sessions, with a control API', () => import('./commands/gateway.ts')],
+  doctor: ['Check this machine and an engine', () => import('./commands/doctor.ts')],
+  engine: ['Serve the tiny model, or a script, over the API of vLLM', () => import('./commands/engine.ts')],
 }
 
 /** Failures of a Polar server that does not answer, or answers with an error. */
@@ -101,13 +46,14 @@ async function main(argv: readonly string[]): Promise<ExitCode> {
     print(`${readVersion()}\n`)
     return EXIT.done
   }
-  const command = Object.hasOwn(commands, verb) ? commands[verb] : undefined
-  if (command === undefined) {
+  const found = Object.hasOwn(commands, verb) ? commands[verb] : undefined
+  if (found === undefined) {
     printError(`polar: unknown command "${verb}". Commands: ${Object.keys(commands).join(', ')}\n`)
     return EXIT.usage
   }
   try {
-    return await (await command.load()).execute(rest)
+    const [, load] = found
+    return await (await load()).command.execute(rest)
   } catch (error) {
     printError(`${describe(error)}\n`)
     return exitCodeOf(error)
@@ -116,7 +62,7 @@ async function main(argv: readonly string[]): Promise<ExitCode> {
 
 function overview(): string {
   const width = Math.max(...Object.keys(commands).map((name) => name.length))
-  const lines = Object.entries(commands).map(([name, { summary }]) => `  ${name.padEnd(width)}  ${summary}`)
+  const lines = Object.entries(commands).map(([name, [summary]]) => `  ${name.padEnd(width)}  ${summary}`)
   return [
     'polar: reinforcement learning over any agent harness, unmodified',
     '',

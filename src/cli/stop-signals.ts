@@ -45,6 +45,15 @@ export function listenForStop({ twoSteps = false }: { twoSteps?: boolean } = {})
   }
 }
 
+/** Returns a signal that SIGINT, SIGTERM and the further signals abort; until it is disposed, they do not end the process. */
+export function listenForInterrupt(...more: NodeJS.Signals[]): Disposable & { readonly signal: AbortSignal } {
+  const controller = new AbortController()
+  const names: NodeJS.Signals[] = ['SIGINT', 'SIGTERM', ...more]
+  const stop = (): void => controller.abort()
+  for (const name of names) process.on(name, stop)
+  return { signal: controller.signal, [Symbol.dispose]: () => names.forEach((name) => process.off(name, stop)) }
+}
+
 /** SIGINT is reported as an interruption; SIGTERM of a supervisor is a normal end. */
 export function exitCode({ name }: StopSignals): ExitCode {
   return name === 'SIGINT' ? EXIT.interrupted : EXIT.done

@@ -1,15 +1,9 @@
 import { readFile } from 'node:fs/promises'
 import { parseDocument } from 'yaml'
 import * as z from 'zod'
+import { orInvalid } from '../config/or-invalid.ts'
 import { QuirkRule } from '../gateway/quirks/rule.ts'
 import { RolloutError } from '../model/failure.ts'
-
-export const QUIRKS_FLAG = {
-  type: 'string',
-  hint: 'FILES',
-  description:
-    'Rule files that normalise bytes of requests that change from call to call, separated by commas; see polar drift --suggest',
-} as const
 
 /** Loads the rules of files separated by commas, in order. Throws `config.invalid`. */
 export async function loadQuirks(files: string | undefined): Promise<QuirkRule[]> {
@@ -23,13 +17,8 @@ export async function loadQuirks(files: string | undefined): Promise<QuirkRule[]
   )
 }
 
-async function loadFile(path: string): Promise<QuirkRule[]> {
-  try {
-    return parseRules(await readFile(path, 'utf8'))
-  } catch (error) {
-    const message = `The quirk rules ${path} cannot be used: ${(error as Error).message}`
-    throw new RolloutError('config.invalid', message, { cause: error })
-  }
+function loadFile(path: string): Promise<QuirkRule[]> {
+  return orInvalid(`The quirk rules ${path} cannot be used`, async () => parseRules(await readFile(path, 'utf8')))
 }
 
 /** Parses YAML or JSON: one rule, or a list of rules. Throws an Error with all problems and their paths. */

@@ -1,10 +1,19 @@
 import { readFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import type { Engine } from '@polar-rl/tiny-engine'
+import { orInvalid } from '../config/or-invalid.ts'
 import { createUpstream, detectKind, type UpstreamConfig, type UpstreamKind } from '../gateway/upstreams/index.ts'
 import { loadUpstream, type UpstreamPlug } from '../gateway/upstreams/load-upstream.ts'
-import { allowsExact, type Capabilities, type ProbeReport, type Upstream } from '../gateway/upstreams/upstream.ts'
+import { createReplicas, mergeReports } from '../gateway/upstreams/replicas.ts'
+import {
+  allowsExact,
+  continuationOf,
+  type Capabilities,
+  type ProbeReport,
+  type Upstream,
+} from '../gateway/upstreams/upstream.ts'
 import { RolloutError } from '../model/failure.ts'
+import { reachEngines } from './reach-engines.ts'
 import { startTinyEngine } from './tiny-engine.ts'
 
 /** Context size, in tokens, that harnesses are configured with when neither the user nor the engine states one. */
@@ -25,8 +34,12 @@ export interface EngineChoice {
   script?: string
   /** File that the tiny engine appends a JSON line to for each generation. */
   log?: string
+  /** How long to wait for an engine that does not listen yet, loads its model or is busy. Absent: no wait. */
+  waitMs?: number
   /** When it aborts, opening stops and its reason is thrown. */
   signal?: AbortSignal
+  /** Receives a sentence about what the opening waits for. */
+  onWait?: (sentence: string) => void
 }
 
 export interface OpenEngine extends AsyncDisposable {
@@ -40,12 +53,18 @@ export interface OpenEngine extends AsyncDisposable {
   contextTokens: number | undefined
   /** Result of the probe; absent for the tiny engine, whose capabilities are known. */
   report?: ProbeReport
+  /** Replicas that were not ready. They receive calls when they answer. */
+  down?: readonly { url: string; why: string }[]
 }
 
 type UpstreamConfigs = [UpstreamConfig, ...UpstreamConfig[]]
 
-/** A probe sends a few requests of one token each; only a busy engine needs longer. */
-const PROBE_TIMEOUT_MS = 60_000
+/** An engine lists its models at once, unless it loads. */
+const REACH_TIMEOUT_MS = 20_000
+/** A probe sends a few requests of a few tokens each. The first may compile kernels, and a busy engine queues them. */
+const PROBE_TIMEOUT_MS = 600_000
+/** After this time the user learns what the command waits for. */
+const NOTICE_MS = 5000
 
 /**
  * Opens the engine that answers model calls: starts the tiny engine, or detects the kind and probes the capabilities of the
@@ -77,54 +96,97 @@ async function openTiny(choice: EngineChoice): Promise<OpenEngine> {
 }
 
 async function openRunning(choice: EngineChoice & { url: string }): Promise<OpenEngine> {
-  await using stack = new AsyncDisposableStack()
-  const timeout = AbortSignal.timeout(PROBE_TIMEOUT_MS)
-  const signal = choice.signal === undefined ? timeout : AbortSignal.any([timeout, choice.signal])
+  const urls = choice.url.split(',').map((url) => url.trim())
+  const invalid = urls.find((url) => !URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol))
+  if (invalid !== undefined) {
+    throw new RolloutError('config.invalid', `--engine-url must be an http or https URL, not "${invalid}".`)
+  }
   const module = choice.module === undefined ? undefined : resolve(choice.module)
   const plug = module === undefined ? undefined : await loadUpstream(module)
-  const found = await toConfigs(choice, plug, signal)
-  const upstream = stack.use(createUpstream(found, { ...deps, plug }))
-  const report = await probeInTime(upstream, { signal, timeout })
-  const { model, version, capabilities, kind, url } = report
-  const [first, ...others] = found.map((config) => ({ ...config, capabilities }))
-  const owned = stack.move()
+  await using stack = new AsyncDisposableStack()
+  const open = async (url: string, signal: AbortSignal): Promise<Replica> => {
+    const replica = await openReplica(url, { ...choice, plug }, signal)
+    stack.use(replica.upstream)
+    return replica
+  }
+  const { ready, down } = await reachEngines(urls, open, choice)
+  const kinds = new Set(ready.map(({ config }) => config.kind))
+  if (kinds.size > 1) {
+    throw new RolloutError('config.invalid', `Replicas must be of one kind; these are ${[...kinds].join(' and ')}.`)
+  }
+  const report = mergeReports(ready.map((replica) => replica.report))
+  const { model, version, capabilities, kind } = report
+  // A replica that is down is assumed to be like the others. It receives calls when it answers.
+  const configs = urls.map((url): UpstreamConfig => {
+    const own = ready.find(({ config }) => config.url === url)?.config ?? { ...ready[0].config, url }
+    return { ...own, capabilities }
+  })
+  const late = configs
+    .filter(({ url }) => down.some((one) => one.url === url))
+    .map((config) => stack.use(createUpstream(config, { ...deps, plug })))
+  const [first, ...others] = [...ready.map(({ upstream }) => upstream), ...late]
+  const upstream = others.length === 0 ? first! : createReplicas({ ...deps, replicas: [first!, ...others] })
+  // The returned upstream owns the replicas from here on.
+  stack.move()
   return {
     upstream,
-    configs: [first!, ...others],
+    configs: configs as UpstreamConfigs,
     module,
-    info: { kind, url, model, version, capabilities },
+    info: { kind, url: configs.map(({ url }) => url).join(','), model, version, capabilities },
     contextTokens: capabilities.contextTokens,
     report,
-    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+    down,
+    [Symbol.asyncDispose]: () => upstream[Symbol.asyncDispose](),
   }
 }
 
 const deps = { now: () => performance.now() }
 
-/** Completes the choice: detects the kind and requests the list of models where they are not chosen. */
-async function toConfigs(
-  choice: EngineChoice & { url: string },
-  plug: UpstreamPlug | undefined,
+/** An engine that has answered a probe. */
+interface Replica {
+  config: UpstreamConfig
+  upstream: Upstream
+  report: ProbeReport
+}
+
+/** Detects the kind and requests the list of models where they are not chosen, then probes the engine. */
+async function openReplica(
+  url: string,
+  choice: EngineChoice & { plug: UpstreamPlug | undefined },
   signal: AbortSignal,
-): Promise<UpstreamConfigs> {
-  const urls = choice.url.split(',').map((url) => url.trim())
-  const [first, ...others] = await Promise.all(
-    urls.map(async (url) => {
-      if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
-        throw new RolloutError('config.invalid', `--engine-url must be an http or https URL, not "${url}".`)
-      }
-      const apiKey = choice.key
-      const ownKind = plug?.config.shape.kind.value as UpstreamKind | undefined
-      const kind = ownKind ?? (await kindOf(choice.kind, { baseUrl: url, apiKey }, signal))
-      const config: UpstreamConfig = { kind, url, apiKey }
-      return { ...config, model: choice.model ?? (await firstModel(config, plug, signal)) }
-    }),
-  )
-  const kinds = new Set([first, ...others].map((config) => config?.kind))
-  if (kinds.size > 1) {
-    throw new RolloutError('config.invalid', `Replicas must be of one kind; these are ${[...kinds].join(' and ')}.`)
+): Promise<Replica> {
+  const { plug, key: apiKey, onWait } = choice
+  const reaching = AbortSignal.any([signal, AbortSignal.timeout(REACH_TIMEOUT_MS)])
+  const ownKind = plug?.config.shape.kind.value as UpstreamKind | undefined
+  const kind = ownKind ?? (await inTime(url, reaching, () => kindOf(choice.kind, { baseUrl: url, apiKey }, reaching)))
+  const named: UpstreamConfig = { kind, url, apiKey }
+  const model = choice.model ?? (await inTime(url, reaching, () => firstModel(named, plug, reaching)))
+  const config = { ...named, model }
+  await using stack = new AsyncDisposableStack()
+  const upstream = stack.use(createUpstream(config, { ...deps, plug }))
+  const probing = AbortSignal.any([signal, AbortSignal.timeout(PROBE_TIMEOUT_MS)])
+  const slow = `The engine at ${url} has not yet answered a few requests of a few tokens: it compiles its model or is busy.`
+  const notice = setTimeout(() => onWait?.(`${slow} Waiting up to ${PROBE_TIMEOUT_MS / 1000} s.`), NOTICE_MS)
+  try {
+    const report = await inTime(url, probing, () => upstream.probe(probing))
+    stack.move()
+    return { config, upstream, report }
+  } finally {
+    clearTimeout(notice)
   }
-  return [first!, ...others]
+}
+
+/** Converts the end of the time limit to an error that names the engine. */
+async function inTime<T>(url: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    const reason: unknown = signal.aborted ? signal.reason : undefined
+    if ((reason as Error | undefined)?.name !== 'TimeoutError') throw error
+    throw new RolloutError('upstream.timeout', `The engine at ${url} accepts connections and does not answer.`, {
+      cause: error,
+    })
+  }
 }
 
 async function kindOf(
@@ -147,28 +209,30 @@ async function firstModel(
   throw new RolloutError('upstream.failed', `The engine at ${config.url} serves no model.`)
 }
 
-async function probeInTime(
-  upstream: Upstream,
-  { signal, timeout }: { signal: AbortSignal; timeout: AbortSignal },
-): Promise<ProbeReport> {
-  try {
-    return await upstream.probe(signal)
-  } catch (error) {
-    if (!timeout.aborted) throw error
-    const seconds = PROBE_TIMEOUT_MS / 1000
-    const message = `The engine at ${upstream.url} did not answer a few requests of one token within ${seconds} s. Try again when it is less busy.`
-    throw new RolloutError('upstream.timeout', message, { cause: error })
-  }
+/**
+ * Returns warnings about replicas that are down, and about findings of the probe that prevent exact capture or continuation.
+ * `mode`: the user's choice of continuation.
+ */
+export function warningsOf({ report, down = [] }: Pick<OpenEngine, 'report' | 'down'>, mode?: string): string[] {
+  const absent = down.map(
+    ({ url, why }) => `Warning: the replica ${url} is not ready and receives calls when it answers. ${why}`,
+  )
+  return report === undefined ? absent : [...absent, ...warningsOfReport(report, mode)]
 }
 
-/** Returns warnings about findings of the probe that prevent exact capture. */
-export function warningsOf({ report }: Pick<OpenEngine, 'report'>): string[] {
-  if (report === undefined || allowsExact(report)) return []
-  const blocking = report.findings.filter(({ verdict }) => verdict === 'blocking')
-  return [
-    ...blocking.map(({ about, evidence, meaning }) => `Warning: ${about}: ${evidence}. ${meaning}`),
-    `Calls to this engine are not captured exactly. For details: polar doctor --engine-url ${report.url}`,
-  ]
+function warningsOfReport(report: ProbeReport, mode: string | undefined): string[] {
+  const details = `For details: polar doctor --engine-url ${report.url}`
+  if (!allowsExact(report)) {
+    const blocking = report.findings.filter(({ verdict }) => verdict === 'blocking')
+    return [
+      ...blocking.map(({ about, evidence, meaning }) => `Warning: ${about}: ${evidence}. ${meaning}`),
+      `Calls to this engine are not captured exactly. ${details}`,
+    ]
+  }
+  const { via, why } = continuationOf(report.capabilities, mode)
+  if (via === 'chat' || mode === 'off') return []
+  const state = via === 'off' ? `Literal continuation is off: ${why}` : `Literal continuation uses completions: ${why}`
+  return [`Warning: ${state}. ${details}`]
 }
 
 async function startTiny(choice: EngineChoice): Promise<Engine> {
@@ -177,12 +241,6 @@ async function startTiny(choice: EngineChoice): Promise<Engine> {
 }
 
 /** Reads a script of the tiny engine. Throws `config.invalid`. */
-export async function readScript(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    throw new RolloutError('config.invalid', `Cannot read the script ${path}: ${(error as Error).message}`, {
-      cause: error,
-    })
-  }
+export function readScript(path: string): Promise<string> {
+  return orInvalid(`Cannot read the script ${path}`, () => readFile(path, 'utf8'))
 }

@@ -43,7 +43,7 @@ export interface OpenWorker extends AsyncDisposable {
   worker: Worker
   opened: OpenNode
   widths: StageWidths
-  /** Findings about the engine that prevent exact capture. */
+  /** Findings about the engine that prevent exact capture or continuation. */
   warnings: readonly string[]
 }
 
@@ -76,7 +76,12 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       model: about.model,
       script: about.script,
       key: engineKey,
+      waitMs: about.wait_seconds * 1000,
       signal: choice.signal,
+      onWait: (sentence) => {
+        choice.onStep?.(`engine (${sentence})`)
+        logger.warn({ engine: sentence }, 'waiting for the engine')
+      },
     }),
   )
   step('gateway and sandboxes')
@@ -163,7 +168,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
     worker,
     opened,
     widths,
-    warnings: warningsOf(engine),
+    warnings: warningsOf(engine, about.continuation),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
 }

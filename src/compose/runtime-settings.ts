@@ -13,13 +13,6 @@ type Environment = Readonly<Record<string, string | undefined>>
 /** Includes the download of bwrap. */
 const FIND_MS = 120_000
 
-export const RUNTIMES_CONFIG_FLAG = {
-  type: 'string',
-  hint: 'FILE',
-  description:
-    'Config file, for node.runtime, node.runtimes and node.checkouts (default: POLAR_CONFIG, else polar.yaml)',
-} as const
-
 /** Reads `node.runtimes`, and loads its passwords. */
 export function readRuntimeSettings({ node }: Config, env: Environment): Promise<RuntimeSettings> {
   return toRuntimeSettings(node.runtimes, async (login) => {

@@ -7,12 +7,6 @@ import type { SessionRecord } from '../model/session.ts'
 import type { TokenDecoder } from '../trajectory/attribute-context.ts'
 import { findTinyModel } from './tiny-engine.ts'
 
-export const TOKENIZER_FLAG = {
-  type: 'string',
-  hint: 'DIR',
-  description: "Folder with the model's tokenizer.json, to read tokens; the tiny model's is built in",
-} as const
-
 export interface DecoderChoice {
   /** Folder with a `tokenizer.json`. */
   tokenizer?: string

@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { Path } from './fields.ts'
+import { AtLeastOne, Path } from './fields.ts'
 
 /** A value of an `#SBATCH` line. */
 const Word = z.string().regex(/^[^\s\p{Cc}]+$/u, 'must be one word')
@@ -11,18 +11,13 @@ const Slurm = z.strictObject({
   partition: Word.optional().describe('`--partition`'),
   account: Word.optional().describe('`--account`'),
   qos: Word.optional().describe('`--qos`'),
-  nodes: z
-    .int()
-    .min(1)
-    .max(10_000)
-    .default(1)
-    .describe('Machines, each with one Polar node: the size of the job array'),
+  nodes: AtLeastOne.max(10_000).default(1).describe('Machines, each with one Polar node: the size of the job array'),
   time: z
     .string()
     .regex(/^(?:\d+|\d+:\d{2}(?::\d{2})?|\d+-\d+(?::\d{2}){0,2})$/, 'must be a Slurm time, such as 04:00:00')
     .optional()
     .describe('Time limit of a job, such as `04:00:00`; the node drains before it'),
-  cpus: z.int().min(1).optional().describe('Cores of each machine'),
+  cpus: AtLeastOne.optional().describe('Cores of each machine'),
   memory: z
     .string()
     .regex(/^\d+[KMGT]?$/, 'must be a Slurm size, such as 64G')

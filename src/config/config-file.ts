@@ -4,6 +4,7 @@ import { isMap, isScalar, isSeq, LineCounter, parseDocument, type Document } fro
 import { isTree } from '../lib/fs/merge-trees.ts'
 import { errnoOf } from '../lib/fs/errno.ts'
 import { RolloutError } from '../model/failure.ts'
+import { orInvalid } from './or-invalid.ts'
 
 /** A parsed config file, with the line of each value. */
 export interface ConfigFile {
@@ -28,14 +29,14 @@ export async function loadConfigFile(path: string, cwd: string): Promise<ConfigF
   return parseConfigFile(path, text, near.startsWith('..') ? path : near)
 }
 
-function parseConfigFile(path: string, text: string, name: string): ConfigFile {
+async function parseConfigFile(path: string, text: string, name: string): Promise<ConfigFile> {
   const lines = new LineCounter()
   const document = parseDocument(text, { lineCounter: lines, prettyErrors: false })
   if (document.errors.length > 0) {
     const problems = document.errors.map(({ pos, message }) => `${name}:${lines.linePos(pos[0]).line}: ${message}`)
     throw new RolloutError('config.invalid', problems.join('\n'))
   }
-  const value = toPlain(name, document)
+  const value = await orInvalid(name, () => document.toJS({ maxAliasCount: 100 }) as unknown)
   if (value != null && !isTree(value))
     throw new RolloutError('config.invalid', `${name}: must have sections such as "server:", but has none.`)
   return {
@@ -43,14 +44,6 @@ function parseConfigFile(path: string, text: string, name: string): ConfigFile {
     name,
     tree: isTree(value) ? (withoutNulls(value) as Record<string, unknown>) : {},
     lineOf: (at) => lines.linePos(offsetOf(document, at)).line,
-  }
-}
-
-function toPlain(name: string, document: Document): unknown {
-  try {
-    return document.toJS({ maxAliasCount: 100 }) as unknown
-  } catch (error) {
-    throw new RolloutError('config.invalid', `${name}: ${(error as Error).message}`, { cause: error })
   }
 }
 

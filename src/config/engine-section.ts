@@ -1,7 +1,10 @@
 import * as z from 'zod'
 import { upstreams } from '../gateway/upstreams/index.ts'
 import { SESSION_MEMORY_MB } from '../model/session.ts'
-import { atMostOne, Path, secret } from './fields.ts'
+import { AtLeastOne, atMostOne, Path, secret, Text } from './fields.ts'
+
+/** A large model takes minutes to load. */
+export const ENGINE_WAIT_SECONDS = 600
 
 /** The engine of `polar node` and `polar up`. */
 export const EngineSection = z
@@ -19,8 +22,14 @@ export const EngineSection = z
     module: Path.optional().describe(
       'Module that exports `upstream`, for an engine of another kind; replaces `kind`, and requires `url`',
     ),
-    model: z.string().min(1).optional().describe('Model to request; absent: the first that the engine serves'),
+    model: Text.optional().describe('Model to request; absent: the first that the engine serves'),
     ...secret('key', 'the API key of the engine'),
+    wait_seconds: z
+      .int()
+      .min(0)
+      .max(86_400)
+      .default(ENGINE_WAIT_SECONDS)
+      .describe('How long the start waits for an engine that does not listen yet, loads its model or is busy'),
     script: Path.optional().describe('YAML file of turns that the tiny engine replays'),
     context: z
       .int()
@@ -35,10 +44,7 @@ export const EngineSection = z
       .describe(
         'Continue prompts token by token: drop reasoning as the chat template does (`template`), keep it (`preserve`), or render every prompt anew (`off`)',
       ),
-    session_memory_mb: z
-      .int()
-      .min(1)
-      .max(65_536)
+    session_memory_mb: AtLeastOne.max(65_536)
       .default(SESSION_MEMORY_MB)
       .describe('Memory limit of the gateway for the conversations of one session, in MB'),
     quirks: z

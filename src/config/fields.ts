@@ -20,7 +20,13 @@ export const Name = z
   .string()
   .regex(/^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/, 'must be 1-64 letters, digits, "_", "." or "-", a letter or digit first')
 
-export const Seconds = z.number().positive()
+export const Text = z.string().min(1)
+export const Whole = z.int().min(0)
+export const AtLeastOne = z.int().min(1)
+export const Positive = z.number().positive()
+
+/** The sessions whose files are kept or sent. */
+export const Sessions = z.enum(['all', 'failures', 'none'])
 
 /**
  * Two fields that name the source of a secret. The config file never contains the secret, so it can be shared, printed and

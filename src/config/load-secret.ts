@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { RolloutError } from '../model/failure.ts'
+import { orInvalid } from './or-invalid.ts'
 
 /**
  * Loads a secret from the configured file or variable; undefined if neither is configured. `what` is the config key that
@@ -15,12 +16,9 @@ export async function loadSecret(
     if (value) return value
     throw new RolloutError('config.invalid', `${what}_env: the environment variable ${source.env} is not set.`)
   }
-  if (source.file === undefined) return undefined
-  const text = await readFile(source.file, 'utf8').catch((error: unknown) => {
-    const message = `${what}_file: ${source.file} cannot be read: ${(error as Error).message}`
-    throw new RolloutError('config.invalid', message, { cause: error })
-  })
-  const value = text.trim()
-  if (value !== '') return value
-  throw new RolloutError('config.invalid', `${what}_file: ${source.file} is empty.`)
+  const { file } = source
+  if (file === undefined) return undefined
+  const text = await orInvalid(`${what}_file: ${file} cannot be read`, () => readFile(file, 'utf8'))
+  if (text.trim() !== '') return text.trim()
+  throw new RolloutError('config.invalid', `${what}_file: ${file} is empty.`)
 }

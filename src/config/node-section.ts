@@ -4,21 +4,18 @@ import { Label, NodeId } from '../api/fields.ts'
 import { runtimes } from '../node/sandbox/runtimes/index.ts'
 import { StageWidths } from '../node/session/stages.ts'
 import { SESSION_CALLS, SESSION_LOG_MB } from '../model/session.ts'
-import { atMostOne, exactlyOne, HttpUrl, Path, Seconds, secret } from './fields.ts'
+import { AtLeastOne, atMostOne, exactlyOne, HttpUrl, Path, Positive, secret, Sessions, Text, Whole } from './fields.ts'
 import { RuntimesSection } from './runtimes-section.ts'
 
 const Budgets = z.strictObject({
-  init_seconds: Seconds.default(900).describe('Time limit for preparing a sandbox'),
-  evaluate_seconds: Seconds.default(1800).describe('Time limit for grading'),
+  init_seconds: Positive.default(900).describe('Time limit for preparing a sandbox'),
+  evaluate_seconds: Positive.default(1800).describe('Time limit for grading'),
 })
 
 const Artifacts = z.strictObject({
-  keep: z
-    .enum(['all', 'failures', 'none'])
-    .default('all')
-    .describe('Sessions whose output, logs and grading evidence are kept'),
-  file_mb: z.number().positive().default(16).describe('Size limit of one kept file'),
-  total_mb: z.number().positive().default(128).describe('Size limit of all kept files of one session'),
+  keep: Sessions.default('all').describe('Sessions whose output, logs and grading evidence are kept'),
+  file_mb: Positive.default(16).describe('Size limit of one kept file'),
+  total_mb: Positive.default(128).describe('Size limit of all kept files of one session'),
 })
 
 const Allow = z.strictObject({
@@ -27,13 +24,10 @@ const Allow = z.strictObject({
     .default([])
     .describe('Folders of this machine that tasks may upload from, mount, or load grading files from'),
   hosts: z
-    .array(z.string().min(1))
+    .array(Text)
     .default([])
     .describe('Hosts that evaluators may call: `judge.example`, `judge.example:8443`, `*.example`, or `*` for all'),
-  env: z
-    .array(z.string().min(1))
-    .default([])
-    .describe('Environment variables that evaluators may read; `*`: all variables'),
+  env: z.array(Text).default([]).describe('Environment variables that evaluators may read; `*`: all variables'),
   runtimes: z
     .array(z.enum(runtimes.kinds as [string, ...string[]]))
     .optional()
@@ -76,40 +70,30 @@ const Gateway = z.strictObject({
     .min(128)
     .optional()
     .describe('Heap limit of the gateway process in MB; absent: a quarter of the memory, from 512 to 4096'),
-  session_body_mb: z
-    .int()
-    .min(1)
-    .default(128)
-    .describe('Limit for the request bodies of all calls of one session in flight; further calls wait, then get 429'),
-  total_body_mb: z
-    .int()
-    .min(1)
-    .optional()
-    .describe(
-      'The same limit for all sessions together; further calls with bodies over 4 MB wait, then get 503. Absent: an eighth of the heap',
-    ),
-  session_log_mb: z
-    .int()
-    .min(1)
-    .default(SESSION_LOG_MB)
-    .describe('Size limit of the call log of one session; further calls get 403'),
-  session_calls: z
-    .int()
-    .min(1)
-    .default(SESSION_CALLS)
-    .describe('Limit of calls of one session in flight; further calls get 429'),
+  session_body_mb: AtLeastOne.default(128).describe(
+    'Limit for the request bodies of all calls of one session in flight; further calls wait, then get 429',
+  ),
+  total_body_mb: AtLeastOne.optional().describe(
+    'The same limit for all sessions together; further calls with bodies over 4 MB wait, then get 503. Absent: an eighth of the heap',
+  ),
+  session_log_mb: AtLeastOne.default(SESSION_LOG_MB).describe(
+    'Size limit of the call log of one session; further calls get 403',
+  ),
+  session_calls: AtLeastOne.default(SESSION_CALLS).describe(
+    'Limit of calls of one session in flight; further calls get 429',
+  ),
 })
 
 const Uploads = z.strictObject({
-  artifacts: z.enum(['all', 'failures', 'none']).default('all').describe('Sessions whose artifacts are sent'),
-  call_log: z.enum(['all', 'failures', 'none']).default('all').describe('Sessions whose call logs are sent'),
-  at_once: z.int().min(1).max(64).default(8).describe('Sessions delivered at a time'),
+  artifacts: Sessions.default('all').describe('Sessions whose artifacts are sent'),
+  call_log: Sessions.default('all').describe('Sessions whose call logs are sent'),
+  at_once: AtLeastOne.max(64).default(8).describe('Sessions delivered at a time'),
 })
 
 const Retention = z.strictObject({
-  sessions: z.int().min(0).default(200).describe('Limit of kept sessions; 0: none'),
+  sessions: Whole.default(200).describe('Limit of kept sessions; 0: none'),
   total_mb: z.number().min(0).default(2048).describe('Size limit of all kept sessions'),
-  hours: z.number().positive().default(72).describe('Age limit of kept sessions'),
+  hours: Positive.default(72).describe('Age limit of kept sessions'),
 })
 
 /** `polar node`, and the node in `polar up`. */
@@ -136,13 +120,9 @@ export const NodeSection = z
       .optional()
       .describe('Runtime of tasks that name none; absent: bubblewrap, without which the node does not start'),
     runtimes: RuntimesSection.prefault({}).describe('Settings of each runtime'),
-    sandbox_memory_mb: z
-      .int()
-      .min(0)
-      .optional()
-      .describe(
-        'Memory limit in MB of sandboxes whose task sets none. Absent: 3/4 of the memory divided by the sum of `widths.run` and `widths.postrun`, at least 1024; 0: no limit',
-      ),
+    sandbox_memory_mb: Whole.optional().describe(
+      'Memory limit in MB of sandboxes whose task sets none. Absent: 3/4 of the memory divided by the sum of `widths.run` and `widths.postrun`, at least 1024; 0: no limit',
+    ),
     artifacts: Artifacts.prefault({}).describe('Files of a session that are kept for inspection'),
     modules: z
       .array(Path)

@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { atMostOne, exactlyOne, HttpUrl, Name, Path, Seconds, secret } from './fields.ts'
+import { AtLeastOne, atMostOne, exactlyOne, HttpUrl, Name, Path, Positive, secret, Text, Whole } from './fields.ts'
 
 const NodePattern = z
   .string()
@@ -35,18 +35,15 @@ const Tls = z.strictObject({
 const Callbacks = z
   .strictObject({
     allow_hosts: z
-      .array(z.string().min(1))
+      .array(Text)
       .default(['loopback'])
       .describe(
         'Hosts that callback URLs of tasks may name: `trainer-0`, `10.0.0.7:9000`, `*.lab.internal`, `10.0.0.0/8`, `loopback`',
       ),
-    attempts: z
-      .int()
-      .min(1)
-      .max(1000)
+    attempts: AtLeastOne.max(1000)
       .default(30)
       .describe('Delivery attempts for each callback; 30 attempts span about four hours'),
-    timeout_seconds: Seconds.default(60).describe('Time limit of one attempt'),
+    timeout_seconds: Positive.default(60).describe('Time limit of one attempt'),
     ...secret('secret', 'the key that signs callbacks (HMAC)'),
   })
   .refine(...atMostOne('secret_file', 'secret_env'))
@@ -58,13 +55,9 @@ const Retention = z.strictObject({
     .max(36_500)
     .optional()
     .describe('Age in days at which finished tasks are deleted with all their results; absent: no age limit'),
-  total_gb: z
-    .number()
-    .positive()
-    .optional()
-    .describe(
-      'Size limit for results and artifacts of finished tasks; above it the oldest tasks are deleted. Absent: no size limit',
-    ),
+  total_gb: Positive.optional().describe(
+    'Size limit for results and artifacts of finished tasks; above it the oldest tasks are deleted. Absent: no size limit',
+  ),
   at_least_hours: z
     .number()
     .min(0)
@@ -74,23 +67,15 @@ const Retention = z.strictObject({
 })
 
 const Quota = z.strictObject({
-  max_queued_sessions: z.int().min(0).optional().describe('Limit of queued sessions; absent: no limit'),
-  max_running_sessions: z
-    .int()
-    .min(0)
-    .optional()
-    .describe('Limit of sessions that nodes hold at a time; absent: no limit'),
+  max_queued_sessions: Whole.optional().describe('Limit of queued sessions; absent: no limit'),
+  max_running_sessions: Whole.optional().describe('Limit of sessions that nodes hold at a time; absent: no limit'),
 })
 
 /** `polar server`, and the server in `polar up`. */
 export const ServerSection = z
   .strictObject({
-    host: z
-      .string()
-      .min(1)
-      .default('127.0.0.1')
-      .describe('Address to listen on; an address other than loopback needs `tokens`'),
-    port: z.int().min(0).max(65_535).default(8080).describe('Port to listen on; 0 chooses a free port'),
+    host: Text.default('127.0.0.1').describe('Address to listen on; an address other than loopback needs `tokens`'),
+    port: Whole.max(65_535).default(8080).describe('Port to listen on; 0 chooses a free port'),
     url: HttpUrl.optional().describe('URL for clients where it differs from host and port, such as behind a proxy'),
     database: z
       .string()
@@ -101,7 +86,7 @@ export const ServerSection = z
         'A postgres:// URL, which several servers may share. Absent or `embedded`: a database in `data`, for one server',
       ),
     ...secret('database', 'the postgres:// URL if it contains a password'),
-    connections: z.int().min(1).max(1000).optional().describe('Limit of connections to PostgreSQL; absent: 10'),
+    connections: AtLeastOne.max(1000).optional().describe('Limit of connections to PostgreSQL; absent: 10'),
     files: Path.optional().describe(
       'Folder of results and artifacts, shared by all servers. Absent: `files` in `data`',
     ),

@@ -15,7 +15,7 @@ import { quirksWith } from './quirks/index.ts'
 import type { QuirkRule } from './quirks/rule.ts'
 import { DEFAULT_LIMITS, type BodyLimits } from './http/read-body.ts'
 import { Sessions, type ContinuationMode, type SessionOptions } from './sessions/sessions.ts'
-import type { Upstream } from './upstreams/upstream.ts'
+import { continuationOf, type ContinuationState, type Upstream } from './upstreams/upstream.ts'
 import { WeightHistory } from './sessions/weight-history.ts'
 
 export type { SessionOptions } from './sessions/sessions.ts'
@@ -90,6 +90,8 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #metrics = new Metrics()
   readonly #quirks: readonly QuirkRule[]
   readonly #origin: Readonly<Record<string, unknown>>
+  /** Whether sessions continue tokens, and why not. */
+  readonly #continuation: () => ContinuationState & { mode: ContinuationMode }
   /** Connections that may only use one session, independent of their key. */
   readonly #bound = new WeakMap<Socket, string>()
   /** Number of open bound connections by session. */
@@ -100,12 +102,14 @@ export class Gateway implements GatewayControl, AsyncDisposable {
     const { store, ids, now, upstream, logger } = options
     this.#quirks = options.quirks ?? []
     this.#origin = { ...options.origin, ...(this.#quirks.length === 0 ? {} : { quirks: this.#quirks }) }
+    const mode = options.continuation ?? 'template'
+    this.#continuation = () => ({ mode, ...continuationOf(upstream.capabilities, mode) })
     this.#sessions = new Sessions({
       store,
       ids,
       now,
       monotonic: options.monotonic ?? (() => performance.now()),
-      continuation: options.continuation,
+      continuation: mode,
       memoryMb: options.sessionMemoryMb,
     })
     const app = createApp({
@@ -149,7 +153,8 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   }
 
   async openSession(options: SessionOptions = {}): Promise<SessionAccess> {
-    const { session, key } = await this.#sessions.open({ ...options, origin: { ...options.origin, ...this.#origin } })
+    const origin = { ...options.origin, ...this.#origin, continuation: this.#continuation() }
+    const { session, key } = await this.#sessions.open({ ...options, origin })
     return { id: session.id, baseUrl: `${this.url}/s/${session.id}`, key }
   }
 

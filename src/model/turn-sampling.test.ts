@@ -39,3 +39,10 @@ test.each([
 ])('toCallSampling() does not mark a complete distribution: sent %j, defaults %j', (sent, defaults) => {
   expect(inForce(sent, defaults).isCut).toBe(false)
 })
+
+test('toCallSampling() names parameters that the server set to unknown values, unless they were sent', () => {
+  const engine = { defaults: { minP: 0 }, assumed: [], hidden: ['temperature', 'topK'] } as const
+  expect(toCallSampling({ ...engine, sent: {} })).toMatchObject({ hidden: ['temperature', 'topK'], isCut: true })
+  expect(toCallSampling({ ...engine, sent: { topK: 0 } })).toMatchObject({ hidden: ['temperature'], isCut: false })
+  expect(toCallSampling({ ...engine, sent: { topK: 0, temperature: 1 } })).not.toHaveProperty('hidden')
+})

@@ -15,10 +15,11 @@ export const Exactness = z.enum(['exact', 'inferred', 'text-only'])
 export type Exactness = z.infer<typeof Exactness>
 
 /**
- * Distribution of log probabilities. `raw`: the model's; `tempered`: after division by the temperature, so equal to `raw` at
- * temperature 1; `processed`: the distribution that was sampled, after temperature, top-p and top-k.
+ * Distribution of log probabilities. `raw`: the model's; `tempered`: after division by the temperature, before top-p and
+ * top-k, so equal to `raw` at temperature 1; `processed`: the distribution that was sampled, after temperature, top-p, top-k
+ * and min-p; `grammar`: only over the tokens that a grammar permitted, so a trainer cannot compute them from the tokens.
  */
-export const LogprobMode = z.enum(['raw', 'tempered', 'processed'])
+export const LogprobMode = z.enum(['raw', 'tempered', 'processed', 'grammar'])
 export type LogprobMode = z.infer<typeof LogprobMode>
 
 /**
@@ -28,6 +29,15 @@ export type LogprobMode = z.infer<typeof LogprobMode>
  */
 export const Steering = z.enum(['response-format', 'tool-choice', 'strict-tools', 'prefill'])
 export type Steering = z.infer<typeof Steering>
+
+/** Restrictions of a request that an engine enforces by a grammar, as they were sent to the engine. */
+export interface Grammar {
+  responseFormat?: 'json-object' | 'json-schema'
+  /** A tool call is required, of any tool or of the named tool. */
+  toolChoice?: 'required' | { name: string }
+  /** Names of the tools with `strict`. */
+  strictTools?: readonly string[]
+}
 
 /** Whether the harness received the whole answer. `unknown`: the gateway died before it could record that. */
 export const Delivery = z.enum(['delivered', 'undelivered', 'unknown'])

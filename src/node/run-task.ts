@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { onAbort } from '../lib/async/until-aborted.ts'
 import type { IdSource } from '../model/ids.ts'
 import { judgeEnding } from '../model/refill.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
@@ -41,9 +42,8 @@ export async function runTask(
   let failuresInRow = 0
   const runSample = async (): Promise<void> => {
     const session = node.submit({ schemaVersion: 1, sessionId: ids.next('ses'), attempt: 1, task, runId })
-    const cancel = (): void => session.cancel('The run was interrupted.')
-    signal.addEventListener('abort', cancel, { once: true })
-    const outcome = await session.outcome.finally(() => signal.removeEventListener('abort', cancel))
+    const listener = onAbort(signal, () => session.cancel('The run was interrupted.'))
+    const outcome = await session.outcome.finally(() => listener[Symbol.dispose]())
     run.outcomes.push(outcome)
     onOutcome?.(outcome)
     switch (judgeEnding(outcome, { refillsLeft, mayChangeMachine: false })) {

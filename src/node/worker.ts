@@ -2,7 +2,7 @@ import type { Logger } from 'pino'
 import { pause } from '../client/send.ts'
 import { Notifier } from '../lib/async/notifier.ts'
 import type { Clock } from '../lib/async/clock.ts'
-import { untilAborted } from '../lib/async/until-aborted.ts'
+import { onAbort, untilAborted } from '../lib/async/until-aborted.ts'
 import type { RolloutError } from '../model/failure.ts'
 import type { NodeRegistrationRequest } from '../model/node.ts'
 import type { SessionStatus } from '../model/session.ts'
@@ -323,8 +323,7 @@ export class Worker implements AsyncDisposable {
     const { clock } = this.#options
     this.#capacityChanged.notify()
     const stop = clock.after(LEAVE_MS, () => this.#stopLeasing.abort())
-    this.#releaseNow.signal.addEventListener('abort', () => this.#stopLeasing.abort(), { once: true })
-    if (this.#releaseNow.signal.aborted) this.#stopLeasing.abort()
+    onAbort(this.#releaseNow.signal, () => this.#stopLeasing.abort())
     await this.#sessions.untilEmpty(this.#releaseNow.signal)
     if (this.#sessions.held.length > 0) {
       await this.#sessions.releaseUnfinished()

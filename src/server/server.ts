@@ -5,7 +5,7 @@ import type { IdSource } from '../model/ids.ts'
 import { type DatabaseLocation, Dispatch, type RetentionPolicy } from '../store/dispatch/port.ts'
 import { openFileStore } from '../store/files.ts'
 import { createApp } from './app.ts'
-import { type CallbackOptions, type CallbackSender, startCallbacks } from './callbacks/callback-sender.ts'
+import { type CallbackOptions, CallbackSender } from './callbacks/callback-sender.ts'
 import type { ServerDeps } from './deps.ts'
 import { type AccessOptions, createAccess } from './listen/access.ts'
 import { listen, type ListenLimits, type ListenOptions } from './listen/listen.ts'
@@ -95,7 +95,7 @@ export class RolloutServer implements AsyncDisposable {
     })
     const openResult = (taskId: string) => openTaskResult(taskId, { dispatch, files, logger })
     const callbacks = parts.use(
-      startCallbacks(callbackOptions, { dispatch, openTaskResult: openResult, clock, logger }),
+      new CallbackSender(callbackOptions, { dispatch, openTaskResult: openResult, clock, logger }),
     )
     parts.defer(
       await connectNotifications(dispatch, { leaseQueue, taskChanges, taskEnds, policyNotices, feed, callbacks }),

@@ -97,7 +97,7 @@ export async function openFileStore(options: FileStoreOptions): Promise<FileStor
     async append(nodeId, uploadId, offset, body, digest) {
       if (digest !== undefined) assertDigest(digest)
       const record = await onDisk('The upload could not be read', () => load(nodeId, uploadId))
-      return await appender.append(record, offset, body, digest)
+      return await appender.append(record, { offset, body, digest })
     },
     keep: (nodeId, uploadId, as) =>
       onDisk('The upload could not be stored', async () => {

@@ -115,6 +115,25 @@ test('inexact, failed and undelivered answers are excluded with a token count an
   expect(exclusions[0]?.detail).toContain('2 ids but 1 logprobs')
 })
 
+test('a trained call under a grammar has the log probability mode of the record, or grammar if an earlier version wrote it', () => {
+  const sampling = { asked: {}, sent: {}, defaults: {}, assumed: [] }
+  const modeOf = (fields: Partial<Turn>): unknown => {
+    const { samples } = build([turnOf(0, { steeredBy: ['tool-choice'], ...fields })], { allowSteered: ['tool-choice'] })
+    return samples[0]?.calls[0]?.logprobMode
+  }
+  const response = { ...turnOf(0).response!, logprobMode: 'raw' as const }
+  expect(modeOf({ response, sampling })).toBe('grammar')
+  expect(modeOf({ response, sampling: { ...sampling, grammar: { toolChoice: 'required' } } })).toBe('raw')
+  expect(modeOf({ sampling })).toBeUndefined()
+})
+
+test('a call whose log probabilities are masked for an unknown reason is trained only if every grammar is allowed', () => {
+  const masked = turnOf(0, { response: { ...turnOf(0).response!, logprobMode: 'grammar' } })
+  expect(build([masked]).exclusions).toMatchObject([{ turnId: 'turn_0', tokens: 2, reason: 'steered' }])
+  expect(build([masked], { allowSteered: ['tool-choice'] }).exclusions).toHaveLength(1)
+  expect(build([masked], { allowSteered: [...Steering.options] }).exclusions).toEqual([])
+})
+
 test.each(['per_request', 'prefix_merging', 'prefix_tree'] as const)(
   'a steered call is not trained by %s, unless its kind of steering is allowed',
   (kind) => {

@@ -8,7 +8,7 @@ import { toyWorld } from '../../test/support/random-sessions/world.ts'
 test(
   'samples agree with the records, with a vocabulary of twenty tokens in which conversations coincide by chance',
   {
-    timeout: 240_000,
+    timeout: 900_000,
   },
   () => {
     checkInvariants(toyWorld, { numRuns: 8000, maxOps: 8 })

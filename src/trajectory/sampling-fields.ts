@@ -1,5 +1,6 @@
 import type { Sample, SampleCall } from '../model/sample.ts'
-import type { CallSampling, DefaultSampling, SentSampling } from '../model/turn-sampling.ts'
+import type { CallSampling, SentSampling } from '../model/turn-sampling.ts'
+import type { Grammar } from '../model/turn.ts'
 
 const NAMES = {
   temperature: 'temperature',
@@ -25,8 +26,17 @@ export function toWireSampling(sampling: SentSampling): Record<string, unknown> 
 }
 
 /** Returns parameter names under the engines' names. */
-export function toWireNames(names: readonly (keyof DefaultSampling)[]): string[] {
+export function toWireNames(names: readonly (keyof SentSampling)[]): string[] {
   return names.map((name) => NAMES[name])
+}
+
+/** Returns the restrictions of a request that the engine enforced by a grammar, under the engines' names. */
+export function toWireGrammar({ responseFormat, toolChoice, strictTools }: Grammar): Record<string, unknown> {
+  return {
+    ...(responseFormat === undefined ? {} : { response_format: responseFormat.replace('-', '_') }),
+    ...(toolChoice === undefined ? {} : { tool_choice: toolChoice === 'required' ? toolChoice : toolChoice.name }),
+    ...(strictTools === undefined ? {} : { strict_tools: strictTools }),
+  }
 }
 
 /**
@@ -45,7 +55,22 @@ function samplingFacts(sampling: CallSampling): Record<string, unknown> {
   return {
     sampling: toWireSampling(sampling),
     ...(sampling.assumed.length === 0 ? {} : { sampling_assumed: toWireNames(sampling.assumed) }),
+    ...(sampling.hidden === undefined ? {} : { sampling_unknown: toWireNames(sampling.hidden) }),
     distribution_cut: sampling.isCut,
+    ...(sampling.grammar === undefined ? {} : { grammar: toWireGrammar(sampling.grammar) }),
+  }
+}
+
+/** Returns facts of a sample that a format has no field for. */
+export function sampleFacts(sample: Sample): Record<string, unknown> {
+  return {
+    sample_id: sample.id,
+    session_id: sample.sessionId,
+    label: sample.label,
+    weight: sample.weight,
+    group_id: sample.group,
+    advantage: sample.advantage,
+    calls: trainedCallFacts(sample),
   }
 }
 

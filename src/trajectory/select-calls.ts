@@ -1,6 +1,7 @@
 import * as z from 'zod'
 import { hasNaN } from '../lib/has-nan.ts'
 import { Label, type ExclusionReason } from '../model/sample.ts'
+import { GRAMMARS } from '../model/steering.ts'
 import type { TrainingSpec } from '../model/task.ts'
 import { FinishReason, Exactness, outcomeOf, Steering } from '../model/turn.ts'
 import type { CallNode } from './graph/call-graph.ts'
@@ -59,6 +60,10 @@ export function whyNotTrained(
   if (!filter.labels.includes(node.label)) return no('label', `labelled ${node.label}: ${node.evidence.join('; ')}`)
   const steered = (turn.steeredBy ?? []).filter((steering) => !filter.allowSteered.includes(steering))
   if (steered.length > 0) return no('steered', `the request steered the sampling: ${steered.join(', ')}`)
+  const isMasked = response.logprobMode === 'grammar' && !(turn.steeredBy ?? []).some((kind) => GRAMMARS.includes(kind))
+  if (isMasked && !GRAMMARS.every((steering) => filter.allowSteered.includes(steering))) {
+    return no('steered', 'its log probabilities are those of a grammar that the request does not name')
+  }
   if (filter.finishReasons !== undefined && !filter.finishReasons.includes(choice.finishReason)) {
     return no('finish-reason', `ended by ${choice.finishReason}`)
   }

@@ -1,5 +1,6 @@
 import { hasIdsAt } from '../lib/net/token-hash.ts'
 import type { Sample, SampleCall, Span } from '../model/sample.ts'
+import { recordedLogprobMode } from '../model/steering.ts'
 import { toCallSampling } from '../model/turn-sampling.ts'
 import type { Part, Row } from './builders/builder.ts'
 import type { CallNode, RequestReader } from './graph/call-graph.ts'
@@ -84,7 +85,7 @@ function toSampleCall({ call, isTrained }: Part, from: number, to: number): Samp
     grade: response.grade,
     ...versionsOf(call),
     sampling: turn.sampling && toCallSampling(turn.sampling),
-    logprobMode: response.logprobMode,
+    logprobMode: recordedLogprobMode(turn),
     steeredBy: turn.steeredBy,
     startedAt: turn.startedAt,
     endedAt: turn.endedAt,

@@ -1,4 +1,4 @@
-import type { Sample, SampleMessages, Span } from '../model/sample.ts'
+import type { Sample, SampleCall, SampleMessages, Span } from '../model/sample.ts'
 import type { Trace } from '../model/trajectory.ts'
 import type { FinishReason } from '../model/turn.ts'
 import { callFacts } from './sampling-fields.ts'
@@ -53,17 +53,8 @@ export function traceMetadata(sample: Sample, { answers }: SampleMessages): Reco
     shared_length: sample.shared?.length,
     mismatched_tokens: sample.mismatchedTokens,
     calls: sample.calls.map((call, i) => ({
-      turn_id: call.turnId,
-      choice: call.choice,
-      label: call.label,
-      from: call.from,
-      to: call.to,
-      trained: call.isTrained,
-      response_message: answers[i],
-      finish_reason: wireFinishReason(call.finishReason),
-      grade: call.grade,
+      ...toWireCall(call, answers[i]),
       weight_version: call.weightVersion ?? null,
-      newest_weight_version: call.newestWeightVersion,
       ...callFacts(call),
       started_at: call.startedAt,
       ended_at: call.endedAt ?? null,
@@ -73,12 +64,28 @@ export function traceMetadata(sample: Sample, { answers }: SampleMessages): Reco
   }
 }
 
-function toWireSpan({ from, provenance, call, weightVersion, newestWeightVersion }: Span): Record<string, unknown> {
+export function toWireCall(call: SampleCall, responseMessage: number | undefined): Record<string, unknown> {
   return {
-    from,
-    provenance,
-    call,
-    weight_version: weightVersion,
-    newest_weight_version: newestWeightVersion,
+    turn_id: call.turnId,
+    choice: call.choice,
+    label: call.label,
+    from: call.from,
+    to: call.to,
+    trained: call.isTrained,
+    response_message: responseMessage,
+    finish_reason: wireFinishReason(call.finishReason),
+    grade: call.grade,
+    weight_version: call.weightVersion,
+    newest_weight_version: call.newestWeightVersion,
   }
+}
+
+export function toWireSpan({
+  from,
+  provenance,
+  call,
+  weightVersion,
+  newestWeightVersion,
+}: Span): Record<string, unknown> {
+  return { from, provenance, call, weight_version: weightVersion, newest_weight_version: newestWeightVersion }
 }

@@ -8,7 +8,7 @@ import { sql } from 'kysely'
 import { afterAll, describe, expect, test } from 'vitest'
 import { type Database, openDatabase } from '../../src/store/database.ts'
 import { copyDatabase } from '../support/database-template.ts'
-import { auditBooks } from '../support/dispatch-books.ts'
+import { auditTables } from '../support/dispatch-tables.ts'
 import { DispatchDriver } from '../support/dispatch-driver.ts'
 import { startPostgres, whyNoPostgres } from '../support/postgres.ts'
 
@@ -35,7 +35,7 @@ async function kill(child: ChildProcess): Promise<void> {
 
 /** Asserts that every confirmed step is stored in full, and every other step in full or not at all. */
 async function expectWhole(database: Database, confirmed: readonly string[]): Promise<void> {
-  expect(await auditBooks(database)).toEqual([])
+  expect(await auditTables(database)).toEqual([])
   const tasks = await database.db.selectFrom('tasks').select('id').execute()
   const results = await database.db.selectFrom('results').select(['session_id', 'attempt']).execute()
   const known = new Set([
@@ -68,7 +68,7 @@ async function finish(database: Database): Promise<void> {
     }
   }
   expect(await database.db.selectFrom('tasks').select('id').where('status', '=', 'running').execute()).toEqual([])
-  expect(await auditBooks(database)).toEqual([])
+  expect(await auditTables(database)).toEqual([])
 }
 
 test('after kill -9 of an embedded server every step is stored in full or not at all', async () => {
@@ -125,14 +125,14 @@ describe('on PostgreSQL', () => {
     await driver.end(leases[0]!).catch(() => undefined)
     await postgres.crash()
     const settled = await answers
-    expect(await auditBooks(database)).toEqual([])
+    expect(await auditTables(database)).toEqual([])
     for (const [i, lease] of leases.entries()) {
       const again = await driver.end(lease)
       // A result without a response may have been accepted; a result with a response must have been.
       if (settled[i]?.status === 'fulfilled') expect(again.kind).toBe('duplicate')
       else expect(['accepted', 'duplicate']).toContain(again.kind)
     }
-    expect(await auditBooks(database)).toEqual([])
+    expect(await auditTables(database)).toEqual([])
   })
 
   test('servers that start concurrently create the tables once; tables of a newer version are rejected', async () => {

@@ -13,6 +13,7 @@ import { pi } from '../../src/node/harness/presets/pi.ts'
 import { readVersion } from '../../src/compose/version.ts'
 import { copyDatabase } from '../support/database-template.ts'
 import { whyNoHarness } from '../support/installed-harness.ts'
+import { whyNoPython } from '../support/python-environment.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const pages = [
@@ -27,7 +28,7 @@ function commandsOf(page: string): string[] {
     text
       .split('\n')
       .map((line) => line.replace(/\s+#.*$/, '').trim())
-      .filter((line) => line.startsWith('npm run polar -- ')),
+      .filter((line) => /^(?:npm run polar -- |PYTHONPATH=)/.test(line)),
   )
 }
 
@@ -38,6 +39,8 @@ const server = / engine( |$)/
 const background = /^npm run polar -- (?:up|server|node)(?: |$)/
 /** Runs pi in a sandbox, which requires the installed bundle of the harness. */
 const bundled = /tasks\/hello\.yaml/
+/** Runs the Python client. */
+const python = /^PYTHONPATH=/
 /** The harnesses of this checkout: the clone would have to download them. */
 const { dir: harnessDir } = harnessPlaces(undefined, process.env)
 
@@ -46,7 +49,7 @@ let clone: string
 
 beforeAll(async () => {
   clone = await mkdtemp(join(tmpdir(), 'polar-docs-'))
-  for (const name of ['package.json', 'node_modules', 'src', 'examples'])
+  for (const name of ['package.json', 'node_modules', 'src', 'examples', 'clients'])
     await symlink(join(root, name), join(clone, name))
   // The data folders of the pages: `polar up` and `polar server` open a database faster than they create one.
   for (const name of ['up', 'site']) await copyDatabase(join(clone, '.polar', name, 'database'))
@@ -64,6 +67,8 @@ describe('commands of the docs', () => {
     async (page, context) => {
       const isInstalled = existsSync(installFolder(pi, harnessDir))
       const commands = commandsOf(page).filter((line) => !unfinished.test(line))
+      const noPython = commands.some((command) => python.test(command)) ? whyNoPython() : undefined
+      if (noPython !== undefined) context.skip(noPython)
       await using running = new AsyncDisposableStack()
       for (const command of commands) {
         if (server.test(command)) await startsServing(command)

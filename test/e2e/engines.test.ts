@@ -14,18 +14,58 @@ scenarios:
 default: { text: "Hello there." }
 `
 
-const engines: [name: string, engine: Pick<EngineOptions, 'wire' | 'wireVersion'>][] = [
-  ['vLLM 0.27', { wire: 'vllm' }],
-  ['vLLM 0.12', { wire: 'vllm', wireVersion: '0.12' }],
-  ['SGLang 0.5.18', { wire: 'sglang' }],
-  ['SGLang 0.5.20', { wire: 'sglang', wireVersion: '0.5.20' }],
-  ['llama.cpp', { wire: 'llamacpp' }],
+type Via = 'chat' | 'completions'
+const engines: [name: string, engine: Pick<EngineOptions, 'wire' | 'wireVersion' | 'scaleOut'>, via: Via][] = [
+  ['vLLM 0.32', { wire: 'vllm' }, 'chat'],
+  ['vLLM 0.32 with --enable-scale-out', { wire: 'vllm', scaleOut: true }, 'chat'],
+  ['vLLM 0.27', { wire: 'vllm', wireVersion: '0.27.1' }, 'chat'],
+  ['vLLM 0.12', { wire: 'vllm', wireVersion: '0.12' }, 'completions'],
+  ['SGLang 0.5.18', { wire: 'sglang' }, 'chat'],
+  ['SGLang 0.5.20', { wire: 'sglang', wireVersion: '0.5.20' }, 'chat'],
+  ['llama.cpp', { wire: 'llamacpp' }, 'completions'],
 ]
 
 const parameters = { type: 'object' as const, properties: { command: { type: 'string' } } }
 const tools: OpenAI.ChatCompletionTool[] = [{ type: 'function', function: { name: 'bash', parameters } }]
 
-describe.each(engines)('%s behind the gateway', (_, engine) => {
+describe.each(engines)('%s behind the gateway', (_, engine, via) => {
+  test('a session continues tokens as the probe reported, and its record has the reason', async () => {
+    const rounds = Array.from(
+      { length: 3 },
+      (_round, i) =>
+        `    - { reasoning: "So ${i}", text: "Round ${i}.", tool_calls: [{ name: bash, arguments: '{"n":  ${i}.0}' }] }`,
+    )
+    const script = `scenarios:\n  loop:\n${rounds.join('\n')}\n    - text: done\n${SCRIPT.slice(SCRIPT.indexOf('default'))}`
+    await using stack = await Stack.start({ script, engine, continuation: 'preserve' })
+    const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:loop' }]
+    for (let round = 0; round < 4; round++) {
+      const body = { model: 'x', messages, tools, stream_options: { include_usage: true } }
+      const { choices } = await stack.client().chat.completions.stream(body).finalChatCompletion()
+      const { content, tool_calls: calls = [] } = choices[0]!.message
+      messages.push({ role: 'assistant', content, ...(calls.length === 0 ? {} : { tool_calls: calls }) })
+      messages.push(...calls.map(({ id }) => ({ role: 'tool' as const, tool_call_id: id, content: 'ok' })))
+    }
+    const { turns, origin } = await stack.recorded()
+    expect(origin['continuation']).toMatchObject({ mode: 'preserve', via, why: expect.any(String) })
+    expect(turns.map(({ response }) => response?.grade)).toEqual(Array(4).fill('exact'))
+    for (const [i, turn] of turns.slice(1).entries()) {
+      const { response, id } = turns[i]!
+      expect(turn.forced).toMatchObject({ continues: id })
+      expect(turn.forced['parsed_by']).toBe(via === 'completions' ? 'gateway' : undefined)
+      const before = [...(response?.promptIds ?? []), ...(response?.choices[0]?.ids ?? [])]
+      expect(Array.from(turn.response?.promptIds.subarray(0, before.length) ?? [])).toEqual(before)
+    }
+    // A completion has no grammar, so this call is rendered by the engine.
+    if (via === 'completions') {
+      await using other = await Stack.start({ script: SCRIPT, engine })
+      const asked: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'x' }]
+      const { choices } = await other.client().chat.completions.create({ model: 'x', messages: asked, tools })
+      const next = [...asked, choices[0]!.message, { role: 'user' as const, content: 'again' }]
+      await other.client().chat.completions.create({ model: 'x', messages: next, tools, tool_choice: 'required' })
+      expect((await other.recorded()).turns[1]?.forced).toMatchObject({ begins: 'needs-chat' })
+    }
+  })
+
   test('a streamed tool loop receives the whole text, and every token is recorded as the engine sampled it', async () => {
     await using stack = await Stack.start({ script: SCRIPT, engine })
     const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:go' }]

@@ -47,6 +47,7 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
   let found: ReturnType<typeof findToolchain> | undefined
   let repository = ''
   let baseCommit = ''
+  let row: ReturnType<typeof toSwebenchRow>
   let harborDir = ''
 
   beforeAll(async () => {
@@ -55,6 +56,7 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
     grading = await Grading.start('bubblewrap')
     repository = join(grading.dir, 'repository')
     ;({ baseCommit } = makeRepository(task, repository))
+    row = toSwebenchRow(task, repository, baseCommit)
     harborDir = join(grading.dir, task.name)
     writeHarborTask(task, harborDir)
   }, 600_000)
@@ -74,7 +76,6 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
 
   test('FAIL_TO_PASS and PASS_TO_PASS match the test results before and after the gold patch', async (context) => {
     const { grading: sandboxes, toolchain } = ready(context)
-    const row = toSwebenchRow(task, repository, baseCommit)
     const outcomes = async (patch: string) => {
       const { stdout } = await runTests(sandboxes, toolchain, [patch, row.test_patch], withTests(task))
       return new Map(findLogParser(task.log_parser)!(stdout))
@@ -118,9 +119,7 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
       async ([, reward, script], context) => {
         const { grading: sandboxes, toolchain } = ready(context)
         const options =
-          form === 'harbor'
-            ? await harborOptions(harborDir, toolchain)
-            : swebenchOptions(toSwebenchRow(task, repository, baseCommit), repository, toolchain)
+          form === 'harbor' ? await harborOptions(harborDir, toolchain) : swebenchOptions(row, repository, toolchain)
         const { result, evidence } = await sandboxes.grade({ ...options, agent: script })
         const logs = [...evidence].map(([name, data]) => `${name}: ${data.toString('utf8').slice(-1500)}`).join('\n')
         expect(result.outcome_reward, `${JSON.stringify(result.metadata)}\n${logs}`).toBe(reward)

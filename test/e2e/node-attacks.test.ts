@@ -7,6 +7,7 @@ import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import type { TaskRequest } from '../../src/model/task.ts'
 import type { Runtime } from '../../src/node/sandbox/runtimes/runtime.ts'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
+import { ANSWER_SCRIPT } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { NodeStack, orderOf, shellTask } from '../support/node-stack.ts'
 
@@ -17,7 +18,7 @@ let runtime: Runtime
 let scratch: string
 beforeAll(async () => {
   scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-attack-'))
-  stack = await NodeStack.start()
+  stack = await NodeStack.start({ script: ANSWER_SCRIPT })
   runtime = (await stack.opened.runtimes.open(undefined)).runtime
 }, 60_000)
 afterAll(async () => {

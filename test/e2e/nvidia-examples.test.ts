@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test, type TestContext } from 'vitest'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import { findApptainer } from '../support/apptainer.ts'
+import { ANSWER_SCRIPT } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { NodeStack, orderOf, taskOf } from '../support/node-stack.ts'
 import { startPodman } from '../support/podman.ts'
@@ -79,7 +80,11 @@ describe.each(backends)('$name', { timeout: 600_000 }, ({ missing, settings, run
     if (unusable !== undefined) return
     // On a busy machine unpacking an image takes minutes.
     const budgets = { init: 500, evaluate: 500 }
-    stack = await NodeStack.start({ budgets, ...(settings === undefined ? {} : { runtimeSettings: settings }) })
+    stack = await NodeStack.start({
+      script: ANSWER_SCRIPT,
+      budgets,
+      ...(settings === undefined ? {} : { runtimeSettings: settings }),
+    })
   }, 240_000)
   afterAll(async () => {
     await stack?.[Symbol.asyncDispose]()

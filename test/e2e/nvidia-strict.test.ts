@@ -2,6 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { SCRIPTED } from '../support/answer-script.ts'
 import { bashAgent, talkingAgent } from '../support/bash-agent.ts'
 import { createNvidiaClient, type Json, listenForCallbacks, type NvidiaClient } from '../support/nvidia-client.ts'
 import { nvidiaModels, type NvidiaTaskResult, sampleStatuses } from '../support/nvidia-models.ts'
@@ -11,9 +12,9 @@ let up: UpProcess
 let restarted: UpProcess | undefined
 let client: NvidiaClient
 let scratch: string
-const WIDE = ['--run', '16', '--init', '8']
+const FLAGS = ['--run', '16', '--init', '8', ...SCRIPTED]
 beforeAll(async () => {
-  up = await startUp(WIDE)
+  up = await startUp(FLAGS)
   client = createNvidiaClient(up.url, up.tokens.trainer)
   scratch = await mkdtemp(join(tmpdir(), 'polar-nvidia-'))
 }, 180_000)
@@ -166,7 +167,7 @@ describe('a client with models as strict as NVIDIA’s', { timeout: 240_000 }, (
       await expect.poll(state, { timeout: 120_000, interval: 300 }).toBe('completed')
     }
     up.process.kill('SIGKILL')
-    restarted = await startUp([...WIDE, '--dir', up.dir], up.tokens)
+    restarted = await startUp([...FLAGS, '--dir', up.dir], up.tokens)
     await writeFile(gate, '')
     const again = createNvidiaClient(restarted.url, up.tokens.trainer)
     const keptStatus = async () => (await again.get(`/rollout/task/${kept.task_id}`)).body.status

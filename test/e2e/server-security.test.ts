@@ -10,6 +10,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { stringify } from 'yaml'
 import type { Route } from '../../src/api/route.ts'
 import { routes } from '../../src/api/routes/index.ts'
+import { SCRIPTED } from '../support/answer-script.ts'
 import { anyCallOf } from '../support/any-of-route.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { ALLOW_ALL, startUp, type UpProcess } from '../support/up-process.ts'
@@ -43,7 +44,7 @@ async function startSite(): Promise<UpProcess> {
   }
   const file = join(siteDir, 'polar.yaml')
   await writeFile(file, stringify({ server, node: { allow: ALLOW_ALL } }))
-  return startUp(['--config', file], tokens)
+  return startUp(['--config', file, ...SCRIPTED], tokens)
 }
 
 beforeAll(async () => {

@@ -11,7 +11,7 @@ import { type Client, createClient } from '../../src/client/client.ts'
 import { RolloutError } from '../../src/model/failure.ts'
 import type { SessionOrder } from '../../src/model/session-order.ts'
 import { openDatabase } from '../../src/store/database.ts'
-import { auditBooks } from '../support/dispatch-books.ts'
+import { auditTables } from '../support/dispatch-tables.ts'
 import { type Postgres, startPostgres, whyNoPostgres } from '../support/postgres.ts'
 import { makeOutcome, makeResult, makeTask, startTestServer, TestNode } from '../support/rollout-server.ts'
 
@@ -142,7 +142,7 @@ async function expectAllOnce(
 
 async function expectConsistentDispatch(location: { dir: string } | { url: string }): Promise<void> {
   await using database = await openDatabase(location)
-  expect(await auditBooks(database)).toEqual([])
+  expect(await auditTables(database)).toEqual([])
 }
 
 const reason = whyNoPostgres()

@@ -56,8 +56,18 @@ test('steered calls are recorded and not trained; fields that are not allowed ar
 
   const shown = await polar<{ calls: object[] }>('show', id, '--from', stack.dir, '--json')
   expect(shown.calls).toMatchObject([
-    { steered_by: [], dropped_fields: ['messages[].uuid', 'store', 'cache_salt'], forced: { model: 'tiny' } },
-    { steered_by: ['response-format'], dropped_fields: [] },
+    {
+      steered_by: [],
+      dropped_fields: ['messages[].uuid', 'store', 'cache_salt'],
+      forced: { model: 'tiny' },
+      logprobs_of: 'raw',
+    },
+    {
+      steered_by: ['response-format'],
+      dropped_fields: [],
+      logprobs_of: 'grammar',
+      sampling: { grammar: { response_format: 'json_object' } },
+    },
   ])
   const built = await polar<object>('build', id, '--from', stack.dir, '--json')
   expect(built).toMatchObject({ summary: { calls: 2, trainedCalls: 1 }, exclusions: [{ reason: 'steered' }] })

@@ -5,7 +5,7 @@ import type { Lease, RetriedStatus } from '../../src/store/dispatch/port.ts'
 import { listTaskSessions } from '../../src/store/dispatch/queries/sessions.ts'
 import { listEndings, listTasks } from '../../src/store/dispatch/queries/tasks.ts'
 import { putQuota } from '../../src/store/dispatch/commands/put-quota.ts'
-import { auditBooks } from './dispatch-books.ts'
+import { auditTables } from './dispatch-tables.ts'
 import { type DispatchDriver, makeRegistration, makeTask } from './dispatch-driver.ts'
 import { countUsable, countValid, DispatchModel, type ModelEnding } from './dispatch-model.ts'
 
@@ -106,7 +106,7 @@ export async function playSteps(driver: DispatchDriver, steps: readonly Step[]):
   const play: Play = { driver, model: new DispatchModel(), leases: [], submitted: 0 }
   for (const step of steps) await playStep(play, step)
   const { db } = driver.database
-  expect(await auditBooks(driver.database)).toEqual([])
+  expect(await auditTables(driver.database)).toEqual([])
   const { tasks } = await listTasks(db, { limit: 1000 })
   expect(new Set(tasks.map(({ taskId }) => taskId))).toEqual(new Set(play.model.tasks.keys()))
   for (const { taskId, status, valid, usable, ended, endings } of tasks) {

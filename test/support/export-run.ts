@@ -1,11 +1,11 @@
 /** `node export-run.ts SESSIONS FORMAT TO`: exports all sessions of a folder, and prints time and memory. */
-import { exportCommand } from '../../src/cli/commands/export.ts'
+import { command } from '../../src/cli/commands/export.ts'
 
 const [dir = '', format = '', to = ''] = process.argv.slice(2)
 // Excludes the cost of loading the program.
 const before = process.memoryUsage().rss
 const begun = performance.now()
-const code = await exportCommand.execute(['all', '--from', dir, '--format', format, '--to', to])
+const code = await command.execute(['all', '--from', dir, '--format', format, '--to', to])
 console.log(
   JSON.stringify({
     code,

@@ -11,7 +11,7 @@ import { readFrames } from '../../src/node/sandbox/runtimes/docker/frames.ts'
 import { createExec, startExec } from '../../src/node/sandbox/runtimes/docker/inside.ts'
 import { writePodmanProfile } from '../../src/node/sandbox/runtimes/docker/seccomp.ts'
 import { encodeFrame, OPCODES, readMessages } from '../../src/node/sandbox/runtimes/kubernetes/frames.ts'
-import { MarkedMessages } from '../../src/node/sandbox/runtimes/kubernetes/marked-messages.ts'
+import { MarkedMessages } from '../../src/node/sandbox/linux/process/marked-messages.ts'
 import type { Podman } from './podman.ts'
 
 const WEBSOCKET = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11'

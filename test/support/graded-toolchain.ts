@@ -32,7 +32,8 @@ export function findToolchain(task: GradedTask): { toolchain: Toolchain } | { to
 /** A virtual environment of the Python in sandboxes, which may not be the first Python on the PATH. */
 function pytestToolchain(): ReturnType<typeof findToolchain> {
   const base = '/usr/bin/python3'
-  const environment = pythonEnvironment('graded-tasks', 'graded-requirements.txt', [], base)
+  // Sandboxes mount it read-only: without bytecode each run of pytest compiles its modules again.
+  const environment = pythonEnvironment('graded-tasks', 'graded-requirements.txt', ['--compile'], base)
   const reason = environment.install()
   if (reason !== undefined) return { toolchain: undefined, reason }
   const folder = dirname(dirname(environment.python))

@@ -3,6 +3,7 @@ import { mkdir, mkdtemp, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { stringify } from 'yaml'
+import type { ScriptInput } from '../../packages/tiny-engine/src/policies/script-schema.ts'
 import type { Harness } from '../../src/node/harness/presets/harness.ts'
 import type { SessionRecord } from '../../src/model/session.ts'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
@@ -28,11 +29,19 @@ export interface HarnessRun {
   engine: EngineCall[]
 }
 
+export interface HarnessRunOptions {
+  scratch: string
+  harnessDir: string
+  agent?: unknown
+  /** Makes a running engine play the script, and returns its URL. Absent: the tiny engine plays it. */
+  play?: (script: ScriptInput) => Promise<string>
+}
+
 /** Runs a real CLI through `polar record --harness` on a scenario. */
 export async function runHarness(
   harness: Harness,
   scenario: Scenario,
-  { scratch, harnessDir, agent }: { scratch: string; harnessDir: string; agent?: unknown },
+  { scratch, harnessDir, agent, play }: HarnessRunOptions,
 ): Promise<HarnessRun> {
   const tools = harnessTools[harness.name] ?? noTools
   const folder = await mkdtemp(join(scratch, `${harness.name}-${scenario.name}-`))
@@ -45,15 +54,17 @@ export async function runHarness(
   await writeFile(promptFile, prompt)
   const agentFile = join(folder, 'agent.json')
   if (agent !== undefined) await writeFile(agentFile, JSON.stringify(agent))
-  await writeFile(scriptFile, stringify(toScript(scenario, tools, cwd)))
+  const script = toScript(scenario, tools, cwd)
+  await writeFile(scriptFile, stringify(script))
+  const engineFlags =
+    play === undefined ? [`--script=${scriptFile}`, `--engine-log=${log}`] : [`--engine-url=${await play(script)}`]
   const { status, stdout, stderr } = await polar(
     [
       'record',
       `--harness=${harness.name}`,
       `--harness-dir=${harnessDir}`,
       `--out=${out}`,
-      `--script=${scriptFile}`,
-      `--engine-log=${log}`,
+      ...engineFlags,
       ...(scenario.images ? ['--images'] : []),
       ...(agent === undefined ? [] : [`--agent=${agentFile}`]),
       '--prompt-file',
@@ -65,7 +76,7 @@ export async function runHarness(
   if (exitCode === undefined) throw new Error(`polar record ended with ${status} and no session:\n${stderr}`)
   const reader = createCallLogReader({ dir: out })
   const [id = ''] = await reader.list()
-  const lines = (await readFile(log, 'utf8')).split('\n').filter((line) => line !== '')
+  const lines = (play === undefined ? await readFile(log, 'utf8') : '').split('\n').filter((line) => line !== '')
   return {
     cwd,
     prompt,

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { loadAccess } from '../../src/node/sandbox/runtimes/kubernetes/access.ts'
 import { Cluster, ClusterError } from '../../src/node/sandbox/runtimes/kubernetes/cluster.ts'
 import { readMessages } from '../../src/node/sandbox/runtimes/kubernetes/frames.ts'
+import { KubernetesConfig } from '../../src/node/sandbox/runtimes/kubernetes/config.ts'
 import { toPod, toPolicy } from '../../src/node/sandbox/runtimes/kubernetes/manifest.ts'
 
 /** Answers by request. Status 200 means any success; 101 an exec, with its channels as the body. */
@@ -15,17 +16,12 @@ export async function recordKubernetes(kubeconfig: string, image: string): Promi
   const { namespace } = access
   await using cluster = new Cluster(access)
   const names = { name: 'polar-recording', scope: 'recording' }
-  const settings = {
-    pull: 'never' as const,
-    pullSecrets: [],
-    user: '1000:1000',
+  const settings = KubernetesConfig.parse({
+    kind: 'kubernetes',
+    pull: 'never',
     relayImage: image,
-    volumes: [],
-    nodeSelector: {},
-    tolerations: [],
-    labels: {},
     lifetimeSeconds: 600,
-  }
+  })
   const spec = {
     id: 'recording',
     workdir: '/workspace',

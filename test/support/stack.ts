@@ -18,7 +18,7 @@ export interface StackOptions {
   /** YAML for the script policy; absent: the model answers. */
   script?: string
   /** API of the engine, default vLLM's newest. If set, the gateway probes the engine's capabilities. */
-  engine?: Pick<EngineOptions, 'wire' | 'wireVersion'>
+  engine?: Pick<EngineOptions, 'wire' | 'wireVersion' | 'scaleOut'>
   /** Returns the URL by which the gateway calls the engine; default: the engine's URL. */
   via?: (engineUrl: string) => Promise<string>
   limits?: Partial<BodyLimits>

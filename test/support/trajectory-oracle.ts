@@ -426,6 +426,9 @@ function isAllowed({ turn, choice, promptIds, ids }: RecordedCall, label: string
     maxTokens === undefined || promptIds.length + ids.length <= maxTokens,
     !filter.requireLogprobs || !choice.logprobs.some(Number.isNaN),
     filter.parserFailures === 'keep' || !hasParserFailure(choice),
+    (turn.steeredBy ?? []).every((steering) => filter.allowSteered.includes(steering)),
+    // A mask that the request does not explain is trained only where every kind of steering is.
+    turn.response?.logprobMode !== 'grammar' || turn.steeredBy !== undefined || filter.allowSteered.length === 4,
   ].every(Boolean)
 }
 

@@ -1,5 +1,6 @@
 import { VirtualClock } from '../clock.ts'
 import { runFleet } from '../fleet.ts'
+import { Heap } from '../heap.ts'
 import { Ledger } from '../ledger.ts'
 import type { Scenario } from '../scenario.ts'
 import { drawFate, type Fate, type SimTask, Workload } from '../workload.ts'
@@ -37,7 +38,7 @@ export async function runIdeal(scenario: Scenario): Promise<BaselineRun> {
   const clock = new VirtualClock()
   const ledger = new Ledger(clock, scenario)
   const open = new Map<string, OpenTask>()
-  const ready = new LongestFirst()
+  const ready = new Heap<Session>((a, b) => a.fate.runMs > b.fate.runMs)
   let free = 0
 
   const start = (): void => {
@@ -140,36 +141,4 @@ export async function runIdeal(scenario: Scenario): Promise<BaselineRun> {
   await clock.run(() => workload.isOver)
   ledger.close()
   return { clock, ledger, workload }
-}
-
-/** A heap of sessions by run time. */
-class LongestFirst {
-  readonly #sessions: Session[] = []
-
-  push(session: Session): void {
-    const all = this.#sessions
-    let i = all.length
-    all.push(session)
-    for (let parent = (i - 1) >> 1; i > 0 && all[parent]!.fate.runMs < session.fate.runMs; parent = (i - 1) >> 1) {
-      all[i] = all[parent]!
-      i = parent
-    }
-    all[i] = session
-  }
-
-  pop(): Session | undefined {
-    const all = this.#sessions
-    const top = all[0]
-    const last = all.pop()
-    if (last === undefined || all.length === 0) return top
-    let i = 0
-    for (let child = 1; child < all.length; child = 2 * i + 1) {
-      if (child + 1 < all.length && all[child + 1]!.fate.runMs > all[child]!.fate.runMs) child += 1
-      if (all[child]!.fate.runMs <= last.fate.runMs) break
-      all[i] = all[child]!
-      i = child
-    }
-    all[i] = last
-    return top
-  }
 }

@@ -12,11 +12,11 @@ import type { FleetNode } from '../fleet.ts'
 import type { Ledger } from '../ledger.ts'
 import { createRandom, type Random } from '../random.ts'
 import type { Scenario } from '../scenario.ts'
-import type { Books } from './books.ts'
+import type { ExpectedState } from './expected-state.ts'
 import { createWork } from './work.ts'
 
 /** The server's interface for nodes: a call returns undefined while the server is down. */
-export interface ServerDoor {
+export interface ServerApi {
   join(node: FleetNode, bootId: string): Promise<true | undefined>
   /** `gone` is aborted when the node stops waiting. */
   lease(node: FleetNode, room: QueuedLeaseRequest, gone: AbortSignal): Promise<LeasedOrder[] | undefined>
@@ -32,8 +32,8 @@ export interface ServerDoor {
 export interface NodeDeps {
   scenario: Scenario
   clock: VirtualClock
-  server: ServerDoor
-  books: Books
+  server: ServerApi
+  expected: ExpectedState
   ledger: Ledger
 }
 
@@ -91,7 +91,7 @@ export class SimNode {
     ledger.addVacant(-scenario.widths.run)
     const now = this.#deps.clock.elapsed
     for (const { order, status, takenMs } of this.#held.values()) {
-      this.#deps.books.nodeDied(order.sessionId, order.attempt, now - takenMs, status === 'RUNNING')
+      this.#deps.expected.nodeDied(order.sessionId, order.attempt, now - takenMs, status === 'RUNNING')
     }
   }
 
@@ -155,9 +155,9 @@ export class SimNode {
   }
 
   async #work(held: Held): Promise<void> {
-    const { books, scenario } = this.#deps
+    const { expected, scenario } = this.#deps
     const { order, cancel } = held
-    const work = createWork(books.fateOf(order.sessionId), this.#clock)
+    const work = createWork(expected.fateOf(order.sessionId), this.#clock)
     const limits = {
       initMs: Infinity,
       agentMs: scenario.agentTimeoutMs,
@@ -177,16 +177,16 @@ export class SimNode {
   }
 
   #note(held: Held, to: SessionStatus): Promise<void> {
-    const { books, clock } = this.#deps
+    const { expected, clock } = this.#deps
     const { sessionId, attempt } = held.order
     if (to === 'RUNNING') {
       held.runBegunMs = clock.elapsed
-      books.runBegan(sessionId)
+      expected.runBegan(sessionId)
     }
     if (held.status === 'RUNNING') {
       held.runMs = clock.elapsed - held.runBegunMs
-      const { failure } = books.fateOf(sessionId)
-      books.runEnded(sessionId, attempt, failure === undefined && !held.cancel.signal.aborted)
+      const { failure } = expected.fateOf(sessionId)
+      expected.runEnded(sessionId, attempt, failure === undefined && !held.cancel.signal.aborted)
     }
     held.status = to
     if (!held.hasRun && (to === 'POST_RUN' || isTerminal(to))) {
@@ -199,7 +199,7 @@ export class SimNode {
 
   async #deliver(held: Held, end: SessionEnd<null>): Promise<void> {
     const { order, runMs, cancel } = held
-    const trained = end.failure === undefined && this.#deps.books.fateOf(order.sessionId).isUsable ? 1 : 0
+    const trained = end.failure === undefined && this.#deps.expected.fateOf(order.sessionId).isUsable ? 1 : 0
     const outcome: SessionOutcome = {
       schemaVersion: 1,
       sessionId: order.sessionId,

@@ -4,7 +4,7 @@ import { runFleet } from '../fleet.ts'
 import { Ledger } from '../ledger.ts'
 import type { Scenario } from '../scenario.ts'
 import { Workload } from '../workload.ts'
-import { Books } from './books.ts'
+import { ExpectedState } from './expected-state.ts'
 import { DatabaseLoad } from './database-load.ts'
 import { SimNode } from './node.ts'
 import { SimServer } from './server.ts'
@@ -13,7 +13,7 @@ export interface PolarRun {
   clock: VirtualClock
   ledger: Ledger
   workload: Workload
-  books: Books
+  expected: ExpectedState
   load: DatabaseLoad
   server: SimServer
   realMs: number
@@ -32,8 +32,8 @@ export async function runPolar(
   const clock = new VirtualClock()
   const ledger = new Ledger(clock, scenario)
   const load = new DatabaseLoad()
-  const books = new Books(clock, scenario, ledger, () => workload)
-  await using server = new SimServer({ scenario, clock, database, load, books })
+  const expected = new ExpectedState(clock, scenario, ledger, () => workload)
+  await using server = new SimServer({ scenario, clock, database, load, expected })
   const workload = new Workload(clock, scenario, {
     submit: (tasks) => void server.submit(tasks).catch(clock.fail),
     advancePolicy: (version) => void server.advancePolicy(version).catch(clock.fail),
@@ -42,7 +42,7 @@ export async function runPolar(
   runFleet(scenario, clock, {
     join(fleetNode) {
       const boot = (nodes.get(fleetNode.id)?.boot ?? 0) + 1
-      const node = new SimNode(fleetNode, boot, { scenario, clock, server, books, ledger })
+      const node = new SimNode(fleetNode, boot, { scenario, clock, server, expected, ledger })
       nodes.set(fleetNode.id, { node, boot })
       ledger.addSlots(scenario.widths.run)
       node.start()
@@ -55,12 +55,12 @@ export async function runPolar(
   await server.start()
   workload.start()
   const progress = setInterval(() => {
-    const done = [...books.tasks.values()].reduce((sum, { valid, failed }) => sum + valid + failed, 0)
+    const done = [...expected.tasks.values()].reduce((sum, { valid, failed }) => sum + valid + failed, 0)
     const operations = [...load.byOperation].map(
       ([name, { calls, ms }]) => `${name} ${calls}×${(ms / calls).toFixed(1)}`,
     )
     onProgress?.(
-      `${(clock.elapsed / 1000).toFixed(0)} s: ${done} of ${books.sessions.size} done; ${operations.join(', ')} ms`,
+      `${(clock.elapsed / 1000).toFixed(0)} s: ${done} of ${expected.sessions.size} done; ${operations.join(', ')} ms`,
     )
   }, PROGRESS_EVERY_MS)
   try {
@@ -69,5 +69,5 @@ export async function runPolar(
     clearInterval(progress)
   }
   ledger.close()
-  return { clock, ledger, workload, books, load, server, realMs: performance.now() - begun }
+  return { clock, ledger, workload, expected, load, server, realMs: performance.now() - begun }
 }

@@ -10,9 +10,9 @@ import type { VirtualClock } from '../clock.ts'
 import type { FleetNode } from '../fleet.ts'
 import type { Scenario } from '../scenario.ts'
 import type { SimTask } from '../workload.ts'
-import type { Books } from './books.ts'
+import type { ExpectedState } from './expected-state.ts'
 import type { DatabaseLoad } from './database-load.ts'
-import type { ServerDoor } from './node.ts'
+import type { ServerApi } from './node.ts'
 import { ServerThread } from './thread.ts'
 
 export interface SimServerDeps {
@@ -20,7 +20,7 @@ export interface SimServerDeps {
   clock: VirtualClock
   database: Database
   load: DatabaseLoad
-  books: Books
+  expected: ExpectedState
 }
 
 const POLL_MS = 30_000
@@ -32,7 +32,7 @@ const RETRY_MS = 2000
  * The server of the simulation: the real dispatch and the real lease queue, behind a thread and a network that take virtual
  * time. HTTP, files and the trainers' callbacks are omitted.
  */
-export class SimServer implements ServerDoor, AsyncDisposable {
+export class SimServer implements ServerApi, AsyncDisposable {
   readonly #deps: SimServerDeps
   readonly #database: Database
   readonly thread: ServerThread
@@ -40,7 +40,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   #dispatch: Dispatch | undefined
   #leaseQueue: LeaseQueue | undefined
   /** State of one server process. */
-  #life = new AbortController()
+  #serverProcess = new AbortController()
 
   constructor(deps: SimServerDeps) {
     this.#deps = deps
@@ -64,8 +64,8 @@ export class SimServer implements ServerDoor, AsyncDisposable {
 
   async #boot(): Promise<void> {
     const { clock, scenario } = this.#deps
-    let ids = this.#deps.books.sessions.size
-    this.#life = new AbortController()
+    let ids = this.#deps.expected.sessions.size
+    this.#serverProcess = new AbortController()
     this.#dispatch = new Dispatch({
       database: this.#database,
       clock,
@@ -85,7 +85,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   }
 
   async #goDown(): Promise<void> {
-    this.#life.abort()
+    this.#serverProcess.abort()
     this.thread.goDown()
     await this.#deps.clock.outside(this[Symbol.asyncDispose]())
   }
@@ -96,7 +96,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   }
 
   async submit(tasks: readonly SimTask[]): Promise<void> {
-    const { clock, books } = this.#deps
+    const { clock, expected } = this.#deps
     const sessions = tasks.reduce((sum, { samples }) => sum + samples, 0)
     const submissions = tasks.map(toSubmission)
     const owner = tasks[0]?.trainer.name ?? ''
@@ -114,7 +114,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
       for (const [i, task] of tasks.entries()) {
         const kind = outcomes[i]?.kind
         if (kind !== 'created' && kind !== 'same') throw new Error(`${task.id} was ${kind}`)
-        books.submitted(task, rows.get(task.id) ?? [])
+        expected.submitted(task, rows.get(task.id) ?? [])
       }
       return
     }
@@ -158,11 +158,11 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     const { clock } = this.#deps
     await clock.sleep(this.thread.travel())
     if (!this.thread.isUp) return undefined
-    const life = this.#life.signal
+    const running = this.#serverProcess.signal
     try {
-      const { orders } = await this.#leaseQueue!.lease(node.id, room, POLL_MS, AbortSignal.any([life, gone]))
+      const { orders } = await this.#leaseQueue!.lease(node.id, room, POLL_MS, AbortSignal.any([running, gone]))
       // The answer of a server that went down does not arrive; the lease of its sessions expires.
-      if (life.aborted) return undefined
+      if (running.aborted) return undefined
       await clock.sleep(this.thread.travel())
       return orders
     } catch (error) {
@@ -174,7 +174,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   async #leaseNow(nodeId: string, room: LeaseRequest): Promise<LeaseResponse> {
     const answer = await this.thread.do('lease', room.freeSlots, async () => {
       const leased = await this.#dispatch!.lease(nodeId, room)
-      this.#deps.books.leased(nodeId, room, leased)
+      this.#deps.expected.leased(nodeId, room, leased)
       return leased
     })
     if (answer === undefined) throw AWAY
@@ -198,7 +198,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     const digest = `${sessionId}/${attempt}`
     return this.#there('accept', 1, async () => {
       const accepted = await this.#dispatch!.accept(outcome, { path: digest, digest, bytes: 1 })
-      this.#deps.books.accepted({ sessionId, attempt, status, runMs: more.runMs }, accepted, more.isFaithful)
+      this.#deps.expected.accepted({ sessionId, attempt, status, runMs: more.runMs }, accepted, more.isFaithful)
       return true as const
     })
   }
@@ -216,8 +216,8 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   }
 
   async #expire(): Promise<void> {
-    const { books, scenario } = this.#deps
-    await this.thread.do('expire', Math.min(books.sessions.size, scenario.nodes * scenario.widths.run), async () => {
+    const { expected, scenario } = this.#deps
+    await this.thread.do('expire', Math.min(expected.sessions.size, scenario.nodes * scenario.widths.run), async () => {
       const lost = await this.#dispatch!.expire()
       if (lost > 0) await this.#noticeEnded()
     })
@@ -225,12 +225,12 @@ export class SimServer implements ServerDoor, AsyncDisposable {
 
   /** Tasks that ended without a result, because a session had failed too often or the policy version had advanced. */
   async #noticeEnded(): Promise<void> {
-    const open = [...this.#deps.books.tasks.values()].flatMap(({ task, isOver }) => (isOver ? [] : [task.id]))
+    const open = [...this.#deps.expected.tasks.values()].flatMap(({ task, isOver }) => (isOver ? [] : [task.id]))
     const { rows } = await sql<{ id: string }>`
       select id from tasks where status <> 'running' and id = any(array(select json_array_elements_text(${JSON.stringify(open)}::json)))
       order by id
     `.execute(this.#deps.database.db)
-    for (const { id } of rows) this.#deps.books.taskEnded(id)
+    for (const { id } of rows) this.#deps.expected.taskEnded(id)
   }
 
   async #readSessions(tasks: readonly SimTask[]): Promise<Map<string, { id: string; sample: number }[]>> {

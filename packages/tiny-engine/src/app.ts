@@ -33,7 +33,7 @@ function createRoutes(wire: Wire, options: AppOptions): Map<string, Route> {
   const routes: [path: string, Route][] = [
     ['/v1/chat/completions', { method: 'POST', handle: chatCompletions }],
     ['/v1/chat/completions/render', { method: 'POST', handle: renderChat }],
-    ['/v1/completions', { method: 'POST', handle: completions }],
+    ['/v1/completions', { method: 'POST', handle: (context, exchange) => completions(context, exchange) }],
     ['/inference/v1/generate', { method: 'POST', handle: generateTokens }],
     ['/tokenize', { method: 'POST', handle: tokenize }],
     ['/detokenize', { method: 'POST', handle: detokenize }],
@@ -69,6 +69,7 @@ export function createApp(context: EngineContext, options: AppOptions): RequestL
     const { method } = exchange.request
     const isModel = exchange.path.startsWith('/v1/models/')
     const route = routes.get(isModel ? '/v1/models/' : exchange.path)
+    if (context.isLoading) throw new EngineError(503, 'Loading model')
     if (route?.isOpen !== true && !isAllowed(exchange)) {
       exchange.sendJson('{"error":"Unauthorized"}', 401)
       return

@@ -54,6 +54,8 @@ type TokenizerConfig = z.infer<typeof TokenizerConfig>
 export interface ChatTemplateOptions {
   /** Replaces an image by a placeholder instead of rejecting the conversation. */
   images?: boolean
+  /** Replaces tool arguments that are no JSON object by `{}` instead of rejecting the conversation. */
+  coercesArguments?: boolean
 }
 
 /** Loads the template from `tokenizer_config.json` of a model folder. */
@@ -69,14 +71,14 @@ export async function loadChatTemplate(
 export function createChatTemplate(
   config: TokenizerConfig,
   tokenizer: Pick<Tokenizer, 'encode'>,
-  { images = false }: ChatTemplateOptions = {},
+  { images = false, coercesArguments = false }: ChatTemplateOptions = {},
 ): ChatTemplate {
   const { chat_template, bos_token, eos_token, pad_token, unk_token } = config
   const template = new Template(chat_template)
   const globals = { bos_token, eos_token, pad_token, unk_token }
   const toText = (prompt: ChatPrompt) => {
     const messages = images ? prompt.messages.map(withImagesAsText) : prompt.messages
-    return renderPrompt(template, globals, { ...prompt, messages })
+    return renderPrompt(template, globals, { ...prompt, messages }, coercesArguments)
   }
   return { toText, tokenise: (prompt) => tokenizer.encode(toText(prompt)) }
 }
@@ -95,12 +97,17 @@ function imageText(part: unknown): string | undefined {
   return `<image ${createHash('sha256').update(url).digest('hex').slice(0, 16)}>`
 }
 
-function renderPrompt(template: Template, globals: Readonly<Record<string, unknown>>, prompt: ChatPrompt): string {
+function renderPrompt(
+  template: Template,
+  globals: Readonly<Record<string, unknown>>,
+  prompt: ChatPrompt,
+  coercesArguments: boolean,
+): string {
   const { addGenerationPrompt = true, continueFinalMessage = false } = prompt
   if (addGenerationPrompt && continueFinalMessage) {
     throw new ChatTemplateError('Cannot set both `continue_final_message` and `add_generation_prompt` to True.')
   }
-  const messages = prompt.messages.map(toTemplateMessage)
+  const messages = prompt.messages.map((message, i) => toTemplateMessage(message, i, coercesArguments))
   const last = messages.at(-1)
   if (last === undefined) throw new ChatTemplateError('The conversation has no messages.', { param: 'messages' })
 
@@ -120,7 +127,7 @@ function renderPrompt(template: Template, globals: Readonly<Record<string, unkno
 function cutAfterFinalMessage(text: string, end: string): string {
   const at = text.lastIndexOf(end)
   if (at === -1) {
-    throw new ChatTemplateError('The template leaves out the final message, so it cannot be continued.', {
+    throw new ChatTemplateError('The template omits the final message, so the message cannot be continued.', {
       param: 'continue_final_message',
     })
   }
@@ -133,7 +140,7 @@ function runTemplate(template: Template, variables: Readonly<Record<string, unkn
     return template.render(variables)
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error)
-    throw new ChatTemplateError(`The chat template refused the conversation: ${reason}`, { cause: error })
+    throw new ChatTemplateError(`The chat template rejected the conversation: ${reason}`, { cause: error })
   }
 }
 
@@ -144,7 +151,11 @@ interface TemplateMessage {
 }
 
 /** Fields that vLLM passes to a template with text content. Other fields are dropped. */
-function toTemplateMessage(message: Readonly<Record<string, unknown>>, index: number): TemplateMessage {
+function toTemplateMessage(
+  message: Readonly<Record<string, unknown>>,
+  index: number,
+  coercesArguments: boolean,
+): TemplateMessage {
   const param = `messages.${index}`
   const { role, name, tool_calls: toolCalls, tool_call_id: toolCallId } = message
   if (typeof role !== 'string') throw new ChatTemplateError('A message has no role.', { param: `${param}.role` })
@@ -157,7 +168,7 @@ function toTemplateMessage(message: Readonly<Record<string, unknown>>, index: nu
     ...(role === 'assistant' && typeof reasoning === 'string' ? { reasoning, reasoning_content: reasoning } : {}),
     // An empty list is dropped: templates only test whether the field exists.
     ...(role === 'assistant' && Array.isArray(toolCalls) && toolCalls.length > 0
-      ? { tool_calls: toolCalls.map((call, i) => toTemplateCall(call, `${param}.tool_calls.${i}`)) }
+      ? { tool_calls: toolCalls.map((call, i) => toTemplateCall(call, `${param}.tool_calls.${i}`, coercesArguments)) }
       : {}),
   }
 }
@@ -173,7 +184,7 @@ const TEXT_FIELDS: Readonly<Record<string, string>> = {
 function toContentText(content: unknown, param: string): string {
   if (content == null) return ''
   if (typeof content === 'string') return content
-  if (!Array.isArray(content)) throw new ChatTemplateError('Content is neither text nor a list of parts.', { param })
+  if (!Array.isArray(content)) throw new ChatTemplateError('The content must be a text or a list of parts.', { param })
   return content.map((part: unknown) => toPartText(part, param)).join('\n')
 }
 
@@ -183,27 +194,26 @@ function toPartText(part: unknown, param: string): string {
   const field = typeof fields['type'] === 'string' ? TEXT_FIELDS[fields['type']] : undefined
   const text = field === undefined ? undefined : fields[field]
   if (typeof text === 'string') return text
-  throw new ChatTemplateError(`This model reads text only; it cannot take a part of type ${String(fields['type'])}.`, {
+  throw new ChatTemplateError(`This model accepts only text, not parts of type ${String(fields['type'])}.`, {
     param,
   })
 }
 
-function toTemplateCall(call: unknown, param: string): unknown {
+function toTemplateCall(call: unknown, param: string, coerces: boolean): unknown {
   const { function: called, ...rest } = isRecord(call) ? call : {}
-  if (!isRecord(called)) throw new ChatTemplateError('A tool call names no function.', { param })
-  return {
-    ...rest,
-    function: { ...called, arguments: parseArguments(called['arguments'], `${param}.function.arguments`) },
-  }
+  if (!isRecord(called)) throw new ChatTemplateError('A tool call has no function.', { param })
+  const args = parseArguments(called['arguments'], `${param}.function.arguments`, coerces)
+  return { ...rest, function: { ...called, arguments: coerces && !isMapping(args) ? {} : args } }
 }
 
 /** Arguments are JSON in a string; templates receive the parsed value. An empty string means no arguments. */
-function parseArguments(value: unknown, param: string): unknown {
+function parseArguments(value: unknown, param: string, coerces: boolean): unknown {
   if (value == null || value === '') return {}
   if (typeof value !== 'string') return value
   try {
     return parsePythonJson(value)
   } catch (error) {
+    if (coerces) return {}
     throw new ChatTemplateError('The arguments of a tool call are not JSON.', { param, cause: error })
   }
 }
@@ -247,6 +257,11 @@ function* stringsIn(value: unknown): Generator<string> {
   if (typeof value === 'string') yield value
   else if (value instanceof Map || Array.isArray(value)) for (const member of value) yield* stringsIn(member)
   else if (isRecord(value)) yield* stringsIn(Object.entries(value))
+}
+
+/** Whether a value is a JSON object, parsed by JavaScript or by `parsePythonJson`. */
+function isMapping(value: unknown): boolean {
+  return value instanceof Map || (isRecord(value) && !(value instanceof PythonNumber))
 }
 
 function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {

@@ -3,6 +3,7 @@ import { EngineError } from './errors.ts'
 import type { GenerationDeps } from './generation.ts'
 import type { Policy } from './policies/policy.ts'
 import type { PromptEncoder } from './prompt.ts'
+import type { GenerationConfig } from './sampling.ts'
 import type { Wire } from './wire.ts'
 
 /** Additional methods of a trainable policy. */
@@ -17,6 +18,10 @@ export interface EngineContext extends GenerationDeps {
   template: ChatTemplate
   encoder: PromptEncoder
   maxLogprobs: number
+  /** Sampling defaults of the chat and completions endpoints. */
+  generationConfig?: GenerationConfig
+  /** While true, every request is answered with a 503. */
+  isLoading: boolean
   wire: Wire
   /** Returns unique hex digits. */
   newId(): string

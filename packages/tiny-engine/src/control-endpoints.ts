@@ -87,7 +87,10 @@ export function toOutputBias(wire: string | Readonly<Record<string, number>>, vo
     for (const [key, value] of Object.entries(wire)) {
       const id = Number(key)
       if (!Number.isInteger(id) || id < 0 || id >= vocabularySize) {
-        throw badRequest(`output_bias names ${key}, which is no token id below ${vocabularySize}.`, 'output_bias')
+        throw badRequest(
+          `output_bias has the key ${key}, which is not a token id below ${vocabularySize}.`,
+          'output_bias',
+        )
       }
       bias[id] = value
     }

@@ -205,3 +205,24 @@ test('toOutputBias() rejects values that are not finite', () => {
   values[1] = Number.NaN
   expect(() => toOutputBias(Buffer.from(values.buffer).toString('base64'), 2)).toThrow('not finite')
 })
+
+test('sampling defaults of the server apply to the parameters that a request does not set', async () => {
+  await using other = await startEngine({
+    script: SCRIPT,
+    scaleOut: true,
+    generationConfig: { temperature: 0.6, top_k: 20 },
+  })
+  const body = { messages: [{ role: 'user', content: 'x' }], temperature: 0.9 }
+  expect(await control('/v1/chat/completions/render', body, other)).toMatchObject({
+    sampling_params: { temperature: 0.9, top_k: 20, top_p: 1 },
+  })
+})
+
+test('an engine that loads answers 503 until it is ready', async () => {
+  await using loading = await startEngine({ script: SCRIPT, isLoading: true })
+  const status = async (path: string): Promise<number> => (await fetch(loading.url + path)).status
+  expect(await status('/v1/models')).toBe(503)
+  expect(await status('/health')).toBe(503)
+  loading.finishLoading()
+  expect(await status('/v1/models')).toBe(200)
+})

@@ -25,7 +25,7 @@ scenarios:
 let engine: Engine
 let records: GenerationRecord[] = []
 beforeAll(async () => {
-  engine = await startEngine({ script: SCRIPT, log: (record) => records.push(record) })
+  engine = await startEngine({ scaleOut: true, script: SCRIPT, log: (record) => records.push(record) })
 })
 afterAll(() => engine.close())
 

@@ -76,3 +76,26 @@ test('a client that disconnects frees the model immediately', async () => {
   await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 30_000, interval: 5 })
   expect(records.at(-1)).toMatchObject({ aborted: true })
 })
+
+test.each([
+  ['response_format', { response_format: { type: 'json_object' } }, '{'],
+  [
+    'tool_choice',
+    { tools: [{ type: 'function', function: { name: 'f', parameters: {} } }], tool_choice: 'required' },
+    '<tool_call>',
+  ],
+])(
+  'a grammar of %s masks the first token before its log probability is computed, as in vLLM',
+  async (_, more, start) => {
+    const free = (await postJson(url, chatBody({ ...more, response_format: null, tool_choice: null, max_tokens: 1 })))
+      .body
+    const { choices, prompt_token_ids: promptIds } = (await postJson(url, chatBody({ ...more, max_tokens: 1 }))).body
+    expect(promptIds).toEqual(free.prompt_token_ids)
+    const [first] = choices[0]?.logprobs?.content ?? []
+    expect(start.startsWith(first!.token) || first!.token.startsWith(start)).toBe(true)
+    // The likeliest token of the model is not permitted, so the permitted tokens share the whole probability.
+    const freeTop = free.choices[0]!.logprobs!.content[0]!.top_logprobs
+    expect(freeTop.map(({ token }) => token)).not.toContain(first!.token)
+    expect(first!.logprob).toBeGreaterThan(freeTop[1]!.logprob)
+  },
+)

@@ -13,6 +13,7 @@ import type { Policy } from './policies/policy.ts'
 import { parseScript, type Script, type ScriptInput } from './policies/script-schema.ts'
 import { createScriptPolicy } from './policies/script.ts'
 import { PromptEncoder } from './prompt.ts'
+import type { GenerationConfig } from './sampling.ts'
 import { EngineSetupError } from './setup-error.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
 import { createWire, type WireKind } from './wires.ts'
@@ -26,12 +27,18 @@ export interface EngineOptions {
   wire?: WireKind
   /** Version of the API, with its gaps and defects; default the newest known. */
   wireVersion?: string
+  /** Whether vLLM's endpoints for rendering and for ids are enabled, as by `--enable-scale-out`. Before 0.30 they always are. */
+  scaleOut?: boolean
   /** Default `tiny`. */
   servedModelName?: string
   /** Maximum tokens of prompt and answer together; default 32768, the model's limit, or the script's value. */
   maxModelLen?: number
   /** Maximum number of alternatives per request; default 20 as in vLLM, -1 is the whole vocabulary. */
   maxLogprobs?: number
+  /** Sampling defaults of the server, as in a model's `generation_config.json`; default none. */
+  generationConfig?: GenerationConfig
+  /** Answers every request with a 503 until `finishLoading` is called, like an engine that reads its weights. */
+  isLoading?: boolean
   /** Scripted turns, as YAML text or as an object; absent: the model answers. */
   script?: string | ScriptInput
   /** Settings of the model's execution. */
@@ -57,6 +64,8 @@ export interface Engine extends AsyncDisposable {
   readonly modelName: string
   /** Number of requests in progress. */
   readonly runningCount: number
+  /** Ends the loading that `isLoading` began. */
+  finishLoading(): void
   /** Closes open connections, then waits for the log. */
   close(): Promise<void>
 }
@@ -67,14 +76,17 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
   const tokenizer = await loadTokenizer(folder)
   await using stack = new AsyncDisposableStack()
   const script = options.script === undefined ? undefined : parseScript(options.script)
-  const { wire, version } = createWire(options.wire ?? 'vllm', options.wireVersion)
+  const { wire, version } = createWire(options.wire ?? 'vllm', options.wireVersion, options)
   const policy = stack.use(await createPolicy(options, script, tokenizer))
   const log = options.log === undefined ? undefined : stack.use(await openGenerationLog(options.log))
   const context: EngineContext = {
     policy: wire.wrapPolicy?.(policy) ?? policy,
     wire,
     texts: new TokenTexts(tokenizer),
-    template: await loadChatTemplate(folder, tokenizer, { images: script?.model.images }),
+    template: await loadChatTemplate(folder, tokenizer, {
+      images: script?.model.images,
+      coercesArguments: wire.coercesArguments,
+    }),
     encoder: new PromptEncoder(tokenizer),
     control: new Control(options.weightVersion ?? 'default'),
     metrics: new EngineMetrics(),
@@ -82,6 +94,8 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     modelName: options.servedModelName ?? 'tiny',
     maxModelLen: options.maxModelLen ?? script?.model.context_tokens ?? 32_768,
     maxLogprobs: options.maxLogprobs ?? 20,
+    generationConfig: options.generationConfig,
+    isLoading: options.isLoading ?? false,
     now: options.now ?? Date.now,
     newId: options.newId ?? (() => randomUUID().replaceAll('-', '')),
   }
@@ -101,6 +115,7 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     get runningCount() {
       return context.control.runningCount
     },
+    finishLoading: () => void (context.isLoading = false),
     close,
     [Symbol.asyncDispose]: close,
   }

@@ -11,13 +11,14 @@ import { badRequest, EngineError } from './errors.ts'
 import { EventStream, type EventWriter } from './event-stream.ts'
 import type { Exchange } from './exchange.ts'
 import { cutBody, faultBefore } from './faults.ts'
-import { ActiveGeneration, type Job } from './generation.ts'
+import { ActiveGeneration, type Job, type Sink } from './generation.ts'
+import { firstIdsOf } from './grammar.ts'
 import { PromptError } from './inference/pool.ts'
 import type { LogprobStyle } from './logprobs.ts'
 import { checkPromptLength, fitGivenPrompt, fitRenderedPrompt, toPromptIds, toPromptText } from './prompt.ts'
 import { toSamplingParams } from './sampling.ts'
 import { TokenBodySink, TokenStreamSink, type TokenStyle } from './token-output.ts'
-import { shapeAnswer, ShapedStream, type JsonObject } from './wire.ts'
+import { shapeAnswer, ShapedStream, type JsonObject, type Shape } from './wire.ts'
 import { ChatBody, checkChatBody, checkCompletionBody, CompletionBody, GenerateBody, parseBody } from './wire-schema.ts'
 
 /** OpenAI's and vLLM's default for completions; chat has none. */
@@ -28,20 +29,39 @@ export async function chatCompletions(context: EngineContext, exchange: Exchange
   const asked = await exchange.readJson()
   const body = parseBody(ChatBody, context.wire.toChatBody(asked))
   const { job, promptText } = toChatJob(context, exchange, body)
+  const style = () => toChatStyle(context, body, job.requestId, promptText)
+  const shape = context.wire.shape?.(asked as JsonObject, context)
+  await answer(context, exchange, job, {
+    isStream: body.stream === true,
+    shape,
+    createStream: (active, stream) => new ChatStreamSink(active, stream, style(), context.texts),
+    createBody: (active) => new ChatBodySink(active, style(), context.texts),
+  })
+}
+
+interface Sinks {
+  isStream: boolean
+  /** Absent: the format of vLLM. */
+  shape?: Shape
+  createStream(active: ActiveGeneration, stream: EventWriter): Sink & { finish(): void }
+  createBody(active: ActiveGeneration): Sink & { toJson(): string }
+}
+
+/** Generates the answer to one prompt and sends it, as a stream or as a whole. */
+async function answer(context: EngineContext, exchange: Exchange, job: Job, sinks: Sinks): Promise<void> {
+  const { isStream, shape } = sinks
   const active = await ActiveGeneration.start(context, job, exchange.signal)
   try {
-    const style = toChatStyle(context, body, job.requestId, promptText)
-    const shape = context.wire.shape?.(asked as JsonObject, context)
-    if (await faultBefore(active.fault, exchange, body.stream === true)) return
-    if (body.stream === true) {
+    if (await faultBefore(active.fault, exchange, isStream)) return
+    if (isStream) {
       const plain = new EventStream(exchange.response)
       const stream = shape === undefined ? plain : new ShapedStream(plain, shape)
-      const sink = new ChatStreamSink(active, stream, style, context.texts)
+      const sink = sinks.createStream(active, stream)
       await endStream(context, stream, async () => {
         if (await active.run(sink)) sink.finish()
       })
     } else {
-      const sink = new ChatBodySink(active, style, context.texts)
+      const sink = sinks.createBody(active)
       await active.run(sink)
       exchange.sendJson(cutBody(shapeAnswer(sink.toJson(), shape), active.fault))
     }
@@ -76,8 +96,13 @@ export function toChatJob(
     conversation: { messages: body.messages, tools: body.tools ?? [] },
     sampling: toSamplingParams(
       body,
-      { maxTokens, topLogprobs: wantsLogprobs(body) ? (body.top_logprobs ?? 0) : 0 },
+      {
+        maxTokens,
+        topLogprobs: wantsLogprobs(body) ? (body.top_logprobs ?? 0) : 0,
+        firstIds: context.wire.masksByGrammar ? firstIdsOf(body, context.texts) : undefined,
+      },
       samplingLimits(context),
+      context.generationConfig,
     ),
     includeStop: body.include_stop_str_in_output ?? false,
     // Tool call tags are special tokens in some models, so vLLM's tool parsers need special tokens.
@@ -123,10 +148,7 @@ function toChatStyle(context: EngineContext, body: ChatBody, id: string, promptT
   }
 }
 
-/**
- * vLLM enforces `required` and named choices by a grammar. This engine treats them like `auto`, so the answer may contain no
- * call.
- */
+/** After the first token, this engine treats `required` and named choices like `auto`: the answer may contain no call. */
 function parsesToolsOf(body: ChatBody): boolean {
   return body.tools != null && body.tool_choice !== 'none'
 }
@@ -136,9 +158,20 @@ export function wantsLogprobs(body: ChatBody): boolean {
   return body.logprobs === true && body.top_logprobs !== null
 }
 
+/** Format of a completion endpoint that is not vLLM's. */
+export interface CompletionFormat {
+  toBody(asked: unknown): unknown
+  toAnswer(answer: JsonObject): JsonObject
+}
+
 /** `POST /v1/completions` */
-export async function completions(context: EngineContext, exchange: Exchange): Promise<void> {
-  const body = parseBody(CompletionBody, await exchange.readJson())
+export async function completions(
+  context: EngineContext,
+  exchange: Exchange,
+  format?: CompletionFormat,
+): Promise<void> {
+  const asked = await exchange.readJson()
+  const body = parseBody(CompletionBody, format === undefined ? asked : format.toBody(asked))
   checkCompletionBody(body)
   checkModel(context, body.model)
   if (body.echo === true) throw badRequest('`echo` is not supported by the tiny engine.', 'echo')
@@ -172,7 +205,9 @@ export async function completions(context: EngineContext, exchange: Exchange): P
       const sinks = actives.map((active, i) => new CompletionBodySink(active, style(i), context.texts))
       await Promise.all(actives.map((active, i) => active.run(sinks[i]!)))
       const choices = sinks.flatMap((sink) => sink.choicesJson())
-      exchange.sendJson(cutBody(completionJson(style(0), actives, choices), fault))
+      const json = completionJson(style(0), actives, choices)
+      const reply = format === undefined ? json : JSON.stringify(format.toAnswer(JSON.parse(json) as JsonObject))
+      exchange.sendJson(cutBody(reply, fault))
     }
   } finally {
     for (const active of actives) active.close()
@@ -215,7 +250,7 @@ function toCompletionJob(
     requestId,
     endpoint: exchange.path,
     promptIds: fitted.promptIds,
-    sampling: toSamplingParams(body, resolved, samplingLimits(context)),
+    sampling: toSamplingParams(body, resolved, samplingLimits(context), context.generationConfig),
     includeStop: body.include_stop_str_in_output ?? false,
     skipSpecialTokens: body.skip_special_tokens ?? true,
   }
@@ -242,30 +277,18 @@ export async function generateTokens(context: EngineContext, exchange: Exchange)
     includeStop: params.include_stop_str_in_output ?? false,
     skipSpecialTokens: params.skip_special_tokens ?? true,
   }
-  const active = await ActiveGeneration.start(context, job, exchange.signal)
-  try {
-    const style: TokenStyle = {
-      id,
-      created: secondsOf(context.now()),
-      model: context.modelName,
-      topLogprobs: params.logprobs ?? null,
-      ...streamStyle(body),
-    }
-    if (await faultBefore(active.fault, exchange, body.stream === true)) return
-    if (body.stream === true) {
-      const stream = new EventStream(exchange.response)
-      const sink = new TokenStreamSink(active, stream, style)
-      await endStream(context, stream, async () => {
-        if (await active.run(sink)) sink.finish()
-      })
-    } else {
-      const sink = new TokenBodySink(active, style)
-      await active.run(sink)
-      exchange.sendJson(cutBody(sink.toJson(), active.fault))
-    }
-  } finally {
-    active.close()
-  }
+  const style = (): TokenStyle => ({
+    id,
+    created: secondsOf(context.now()),
+    model: context.modelName,
+    topLogprobs: params.logprobs ?? null,
+    ...streamStyle(body),
+  })
+  await answer(context, exchange, job, {
+    isStream: body.stream === true,
+    createStream: (active, stream) => new TokenStreamSink(active, stream, style()),
+    createBody: (active) => new TokenBodySink(active, style()),
+  })
 }
 
 /** The status was already sent, so a failure becomes the last event. */

@@ -1,6 +1,7 @@
 import type { EngineContext } from './context.ts'
 import { EngineError } from './errors.ts'
 import type { Exchange } from './exchange.ts'
+import { completions } from './generation-endpoints.ts'
 import { toPromptIds, toPromptText } from './prompt.ts'
 import { choicesOf, isObject, type JsonObject, type Route, type Shape, type Wire } from './wire.ts'
 import { DetokenizeBody, parseBody, TokenizeChatBody } from './wire-schema.ts'
@@ -18,12 +19,14 @@ export function createLlamacppWire(version: string): Wire {
         { method: 'GET', isOpen: true, handle: async (_context, exchange) => sendObject(exchange, { status: 'ok' }) },
       ],
       ['/props', { method: 'GET', handle: (context, exchange) => showProps(context, exchange, version) }],
+      ['/completion', { method: 'POST', handle: complete }],
       ['/apply-template', { method: 'POST', handle: applyTemplate }],
       ['/tokenize', { method: 'POST', handle: tokenize }],
       ['/detokenize', { method: 'POST', handle: detokenize }],
     ]),
     reasoningFields: ['reasoning_content'],
     losesHeldIds: false,
+    masksByGrammar: false,
     lowersMaxTokens: true,
     toChatBody,
     shape: createShape,
@@ -77,6 +80,45 @@ async function tokenize(context: EngineContext, exchange: Exchange): Promise<voi
   sendObject(exchange, { tokens: Array.from(ids) })
 }
 
+/** The native completion, whole answers only. */
+function complete(context: EngineContext, exchange: Exchange): Promise<void> {
+  let returnsTokens = false
+  return completions(context, exchange, {
+    toBody(asked) {
+      if (!isObject(asked)) return asked
+      const { n_predict, n_probs, return_tokens, ...rest } = asked
+      returnsTokens = return_tokens === true
+      // Without a limit, the answer may fill the context.
+      const prompt = Array.isArray(rest['prompt']) ? rest['prompt'].length : 0
+      const limit = typeof n_predict === 'number' && n_predict >= 0 ? n_predict : context.maxModelLen - prompt
+      const count = typeof n_probs === 'number' && n_probs > 0 ? { logprobs: n_probs } : {}
+      return { ...rest, ...count, max_tokens: limit, return_token_ids: true, skip_special_tokens: false }
+    },
+    toAnswer({ model, usage, ...rest }) {
+      const [choice = {}] = choicesOf(rest)
+      const counts = isObject(usage) ? usage : {}
+      return {
+        ...toNative(choice, undefined, returnsTokens),
+        content: choice['text'],
+        model,
+        tokens_predicted: counts['completion_tokens'],
+        tokens_evaluated: counts['prompt_tokens'],
+        ...toProbabilities(choice, context),
+      }
+    },
+  })
+}
+
+/** As in chat, a token that ends within a character has no entry, and a stop string removes entries at the end. */
+function toProbabilities(choice: JsonObject, context: EngineContext): JsonObject {
+  const { logprobs } = choice
+  if (!isObject(logprobs)) return {}
+  const [tokens, values] = [logprobs['tokens'], logprobs['token_logprobs']] as [string[], number[]]
+  const content = tokens.map((token, i) => ({ token, logprob: values[i], top_logprobs: [] }))
+  const listed = toLogprobs({ ...choice, logprobs: { content } }, context, false).logprobs
+  return { completion_probabilities: listed?.['content'] ?? [] }
+}
+
 async function detokenize(context: EngineContext, exchange: Exchange): Promise<void> {
   const { tokens } = parseBody(DetokenizeBody, await exchange.readJson())
   const { tokenizer } = context.texts
@@ -110,7 +152,7 @@ function toChatBody(body: unknown): unknown {
     ...(n_predict === undefined ? {} : { max_tokens: n_predict }),
     // Zero switches them off.
     ...(logprobs === true && count > 0 ? { logprobs, top_logprobs: count } : {}),
-    // Log probabilities are always computed; those that were not requested are removed below.
+    // Log probabilities are always computed; log probabilities that were not requested are removed below.
     return_token_ids: true,
     return_prompt_text: true,
   }

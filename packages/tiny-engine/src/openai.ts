@@ -4,33 +4,13 @@ import { choicesOf, isObject, type JsonObject, type Wire } from './wire.ts'
 const SHARED: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/models', '/v1/models/', '/health'])
 
 /** All accepted request fields. Others are rejected, as by hosted services. */
-const KNOWN: ReadonlySet<string> = new Set([
-  'model',
-  'messages',
-  'stream',
-  'stream_options',
-  'temperature',
-  'top_p',
-  'n',
-  'stop',
-  'max_tokens',
-  'max_completion_tokens',
-  'presence_penalty',
-  'frequency_penalty',
-  'logit_bias',
-  'logprobs',
-  'top_logprobs',
-  'seed',
-  'user',
-  'tools',
-  'tool_choice',
-  'parallel_tool_calls',
-  'response_format',
-  'reasoning_effort',
-  'metadata',
-  'store',
-  'service_tier',
-])
+const KNOWN: ReadonlySet<string> = new Set(
+  [
+    'model messages stream stream_options temperature top_p n stop max_tokens max_completion_tokens seed logit_bias',
+    'presence_penalty frequency_penalty logprobs top_logprobs tools tool_choice parallel_tool_calls response_format',
+    'reasoning_effort user metadata store service_tier',
+  ].flatMap((names) => names.split(' ')),
+)
 
 /** Chat Completions of a hosted service: text without ids or other training data. */
 export function createOpenaiWire(): Wire {
@@ -39,6 +19,7 @@ export function createOpenaiWire(): Wire {
     routes: new Map(),
     reasoningFields: ['reasoning_content'],
     losesHeldIds: false,
+    masksByGrammar: false,
     lowersMaxTokens: false,
     toChatBody,
     shape: () => ({

@@ -1,30 +1,10 @@
 import { badRequest } from './errors.ts'
 import type { SamplingParams } from './policies/policy.ts'
-import type { CompletionBody } from './wire-schema.ts'
+import type { SamplingFields } from './wire-schema.ts'
 
-/** Sampling fields of a body, at any level. */
-export type SamplingFields = Pick<
-  CompletionBody,
-  | 'temperature'
-  | 'top_p'
-  | 'top_k'
-  | 'min_p'
-  | 'repetition_penalty'
-  | 'presence_penalty'
-  | 'frequency_penalty'
-  | 'logit_bias'
-  | 'seed'
-  | 'min_tokens'
-  | 'stop'
-  | 'stop_token_ids'
-  | 'ignore_eos'
-  | 'n'
-  | 'use_beam_search'
-  | 'prompt_logprobs'
-  | 'logprob_token_ids'
-  | 'allowed_token_ids'
-  | 'bad_words'
-  | 'truncate_prompt_tokens'
+/** Sampling defaults of the server, as vLLM reads them from a model's `generation_config.json`. */
+export type GenerationConfig = Partial<
+  Record<'temperature' | 'top_p' | 'top_k' | 'min_p' | 'repetition_penalty', number>
 >
 
 export interface SamplingLimits {
@@ -41,19 +21,21 @@ const GREEDY_BELOW = 1e-5
 /** Converts fields to parameters with vLLM's defaults. Rejects values out of range with vLLM's messages. */
 export function toSamplingParams(
   fields: SamplingFields,
-  resolved: { maxTokens: number; topLogprobs: number | undefined },
+  resolved: { maxTokens: number; topLogprobs: number | undefined; firstIds?: readonly number[] },
   limits: SamplingLimits,
+  defaults: GenerationConfig = {},
 ): SamplingParams {
   refuseUnsupported(fields)
   const params: SamplingParams = {
-    temperature: fields.temperature ?? 1,
-    topP: fields.top_p ?? 1,
-    topK: fields.top_k ?? 0,
-    minP: fields.min_p ?? 0,
-    repetitionPenalty: fields.repetition_penalty ?? 1,
+    temperature: fields.temperature ?? defaults.temperature ?? 1,
+    topP: fields.top_p ?? defaults.top_p ?? 1,
+    topK: fields.top_k ?? defaults.top_k ?? 0,
+    minP: fields.min_p ?? defaults.min_p ?? 0,
+    repetitionPenalty: fields.repetition_penalty ?? defaults.repetition_penalty ?? 1,
     presencePenalty: fields.presence_penalty ?? 0,
     frequencyPenalty: fields.frequency_penalty ?? 0,
     logitBias: toLogitBias(fields.logit_bias ?? {}, limits.vocabularySize),
+    ...(resolved.firstIds === undefined ? {} : { firstIds: resolved.firstIds }),
     ...(fields.seed == null ? {} : { seed: fields.seed }),
     maxTokens: resolved.maxTokens,
     minTokens: fields.min_tokens ?? 0,
@@ -139,8 +121,8 @@ function toLogitBias(wire: Readonly<Record<string, number>>, vocabularySize: num
 }
 
 /**
- * Rejects requested features that would change sampling and that no policy supports. Accepts and ignores grammars
- * (`response_format`, `structured_outputs`), because harnesses send them with many requests.
+ * Rejects requested features that would change sampling and that no policy supports. Accepts grammars, because harnesses send
+ * them with many requests: grammar.ts enforces a small part of them.
  */
 function refuseUnsupported(fields: SamplingFields): void {
   const asked: Readonly<Record<string, boolean>> = {

@@ -44,6 +44,7 @@ export function createSglangWire(version: string): Wire {
     ]),
     reasoningFields: ['reasoning_content'],
     losesHeldIds: false,
+    masksByGrammar: true,
     lowersMaxTokens: false,
     toChatBody: (body) => toChatBody(body, names),
     shape: (asked, context) => createShape(asked, names, context),
@@ -86,7 +87,7 @@ function toChatBody(body: unknown, known: KnownNames): unknown {
     ...rest,
     ...(Array.isArray(tools) && tools.length === 0 ? {} : { tools }),
     ...(body['logprobs'] === true ? { top_logprobs: body['top_logprobs'] ?? 0 } : {}),
-    // Log probabilities are always computed; those that were not requested are removed below.
+    // Log probabilities are always computed; log probabilities that were not requested are removed below.
     return_token_ids: true,
     ...(Array.isArray(input_ids) ? { kv_transfer_params: { prompt_token_ids: input_ids } } : {}),
   }

@@ -1,5 +1,5 @@
 import type { Choice } from './choice.ts'
-import type { EventStream } from './event-stream.ts'
+import type { EventWriter } from './event-stream.ts'
 import { isDropped, isOmitted, streamFault } from './faults.ts'
 import type { ActiveGeneration, Sink } from './generation.ts'
 import { tokenLogprob } from './logprobs.ts'
@@ -20,11 +20,11 @@ export interface TokenStyle {
 
 export class TokenStreamSink implements Sink {
   readonly #active: ActiveGeneration
-  readonly #stream: EventStream
+  readonly #stream: EventWriter
   readonly #style: TokenStyle
   readonly #envelope: string
 
-  constructor(active: ActiveGeneration, stream: EventStream, style: TokenStyle) {
+  constructor(active: ActiveGeneration, stream: EventWriter, style: TokenStyle) {
     this.#active = active
     this.#stream = stream
     this.#style = style

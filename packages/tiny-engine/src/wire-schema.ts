@@ -58,6 +58,9 @@ const samplingFields = {
   truncate_prompt_tokens: z.int().nullish(),
 } as const
 
+/** Sampling fields of a body, at any level. */
+export type SamplingFields = z.infer<z.ZodObject<typeof samplingFields>>
+
 const Tool = z.looseObject({
   type: z.literal('function').optional(),
   function: z.looseObject({
@@ -87,6 +90,7 @@ export const ChatBody = z.looseObject({
   max_completion_tokens: z.int().nullish(),
   tool_choice: z.union([z.string(), z.looseObject({ function: z.looseObject({ name: z.string() }) })]).nullish(),
   parallel_tool_calls: z.boolean().nullish(),
+  response_format: z.looseObject({ type: z.string() }).nullish(),
   reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).nullish(),
   include_reasoning: z.boolean().optional(),
   return_prompt_text: z.boolean().nullish(),

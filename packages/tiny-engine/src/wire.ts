@@ -25,8 +25,12 @@ export interface Wire {
   readonly reasoningFields: readonly ('reasoning' | 'reasoning_content')[]
   /** Whether streams with tools lose the ids of text that a parser holds back. */
   readonly losesHeldIds: boolean
+  /** Whether a grammar masks the logits before log probabilities are computed. */
+  readonly masksByGrammar: boolean
   /** Whether a token limit that does not fit is reduced instead of rejected. */
   readonly lowersMaxTokens: boolean
+  /** Whether tool arguments that are no JSON object are read as `{}` instead of rejected. */
+  readonly coercesArguments?: boolean
   /** Converts a chat request to vLLM's format. Throws what this engine rejects. */
   toChatBody(body: unknown): unknown
   /** Absent: answers have vLLM's format. */

@@ -16,7 +16,7 @@ default: { text: some words }
 const tools = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object', properties: {} } } }]
 
 /** Starts an engine with the wire. Returns functions that send requests, and the sampled ids from its log. */
-async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'maxModelLen'>) {
+async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'scaleOut' | 'maxModelLen'>) {
   const log: GenerationRecord[] = []
   const engine = await startEngine({ ...options, script: SCRIPT, log: (record) => log.push(record) })
   const url = `${engine.url}/v1/chat/completions`
@@ -34,6 +34,26 @@ async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'maxM
   }
 }
 
+test('vLLM from 0.30 on answers scale-out endpoints with 403, unless they are enabled', async () => {
+  const statusOf = async (options: Parameters<typeof serve>[0]) => {
+    await using served = await serve(options)
+    const answers = ['/v1/chat/completions/render', '/inference/v1/generate'].map(async (path) => {
+      const body = { messages: [{ role: 'user', content: 'x' }], token_ids: [1], sampling_params: {} }
+      const response = await post(served.url + path, body)
+      return [response.status, await response.text()]
+    })
+    return await Promise.all(answers)
+  }
+  const message = 'Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.'
+  const error = JSON.stringify({ error: { message, type: 'PermissionDeniedError', param: null, code: 403 } })
+  const disabled = [403, error]
+  expect(await statusOf({})).toEqual([disabled, disabled])
+  expect(await statusOf({ wireVersion: '0.30' })).toEqual([disabled, disabled])
+  for (const options of [{ scaleOut: true }, { wireVersion: '0.29.1' }]) {
+    expect((await statusOf(options)).map(([status]) => status)).toEqual([200, 200])
+  }
+})
+
 const asksIds = { return_token_ids: true, logprobs: true, top_logprobs: 0 }
 
 describe('older versions of vLLM', () => {
@@ -49,6 +69,35 @@ describe('older versions of vLLM', () => {
     await using newer = await serve({ wireVersion: '0.13' })
     const kept = joinChoice((await newer.stream('tools', { tools, ...asksIds })).chunks)
     expect(kept.ids).toEqual(newer.sampled())
+  })
+
+  test.each(['{"command', '[1]', '3', '"text"'])('from 0.29 on, the tool arguments %s are read as {}', async (text) => {
+    const asked = (args: string) => ({
+      messages: [
+        { role: 'user', content: 'hi' },
+        { role: 'assistant', tool_calls: [{ id: 'a', type: 'function', function: { name: 'bash', arguments: args } }] },
+        { role: 'tool', tool_call_id: 'a', content: 'x' },
+      ],
+      ...asksIds,
+    })
+    await using newer = await serve({ wireVersion: '0.29' })
+    const answer = await newer.whole('', asked(text))
+    expect(answer.body.prompt_token_ids).toEqual((await newer.whole('', asked('{}'))).body.prompt_token_ids)
+  })
+
+  test('before 0.29, tool arguments that are no JSON are refused and their field is named', async () => {
+    await using old = await serve({ wireVersion: '0.28' })
+    const call = { id: 'a', type: 'function', function: { name: 'bash', arguments: '{"command' } }
+    const messages = [{ role: 'assistant', tool_calls: [call] }]
+    const answer = await post(`${old.url}/v1/chat/completions`, { messages })
+    expect(answer.status).toBe(400)
+    expect(await answer.json()).toMatchObject({
+      error: {
+        code: 400,
+        param: 'messages.0.tool_calls.0.function.arguments',
+        message: expect.stringContaining('not JSON'),
+      },
+    })
   })
 
   test.each([

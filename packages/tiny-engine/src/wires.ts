@@ -11,19 +11,23 @@ export type WireKind = (typeof WIRES)[number]
 
 /** The newest version with known behaviour. */
 const NEWEST: Readonly<Record<WireKind, string>> = {
-  vllm: '0.27.1',
+  vllm: '0.32.0',
   sglang: '0.5.18',
   llamacpp: 'b10586-b21e4de7',
   openai: '1',
 }
 
-export function createWire(kind: WireKind, version = NEWEST[kind]): { wire: Wire; version: string } {
+export function createWire(
+  kind: WireKind,
+  version = NEWEST[kind],
+  options: { scaleOut?: boolean } = {},
+): { wire: Wire; version: string } {
   if (kind !== 'llamacpp' && parseVersion(version) === undefined) {
     throw new EngineSetupError(`"${version}" is no version of ${kind}; give numbers, as in 0.12.`)
   }
   switch (kind) {
     case 'vllm':
-      return { wire: createVllmWire(version), version }
+      return { wire: createVllmWire(version, options), version }
     case 'sglang':
       return { wire: createSglangWire(version), version }
     case 'llamacpp':

@@ -55,7 +55,6 @@ export const leaseRoutes = {
   joinNode: route({
     method: 'post',
     path: '/nodes/{node_id}/join',
-    origin: 'polar',
     tag: 'leases',
     summary: 'Register a node that leases sessions.',
     description:
@@ -103,7 +102,6 @@ export const leaseRoutes = {
         }),
       ]),
     ),
-    isIdempotent: true,
     examples: {
       body: { ...omitId(exampleRegistration), version: '0.1.0', boot_id: 'b1', labels: ['runtime:docker'] },
       answer: {
@@ -120,7 +118,6 @@ export const leaseRoutes = {
   leaseSessions: route({
     method: 'post',
     path: '/nodes/{node_id}/lease',
-    origin: 'polar',
     tag: 'leases',
     summary: 'Lease sessions for free slots; with `wait`, long-poll until some are available.',
     description:
@@ -156,7 +153,6 @@ export const leaseRoutes = {
       }),
     ),
     errors: [404, 409],
-    isIdempotent: true,
     idempotency: 'With `holding`: the next request requeues leases whose response was lost.',
     examples: {
       body: { free_slots: 4, wait: 30, holding: [exampleLease] },
@@ -166,7 +162,6 @@ export const leaseRoutes = {
   renewLeases: route({
     method: 'post',
     path: '/nodes/{node_id}/renew',
-    origin: 'polar',
     tag: 'leases',
     summary: 'Renew leases and report each session’s status.',
     scopes: ['node'],
@@ -177,7 +172,6 @@ export const leaseRoutes = {
     ),
     answer: json(z.object({ outcomes: z.array(Lease.extend({ kind: RenewalKind })), draining: z.boolean() })),
     errors: [404, 409],
-    isIdempotent: true,
     examples: {
       body: { renewals: [{ ...exampleLease, status: 'RUNNING', progress: { calls: 3, tokens: 812 } }] },
       answer: { outcomes: [{ ...exampleLease, kind: 'held' }], draining: false },
@@ -186,7 +180,6 @@ export const leaseRoutes = {
   completeSession: route({
     method: 'post',
     path: '/nodes/{node_id}/complete',
-    origin: 'polar',
     tag: 'leases',
     summary: 'Complete a session: its outcome, its result (inline or uploaded) and its artifacts.',
     description:
@@ -213,40 +206,34 @@ export const leaseRoutes = {
     nodeField: 'outcome.nodeId',
     answer: json(Acceptance),
     errors: [404, 409],
-    isIdempotent: true,
     idempotency: 'The same result again, inline or uploaded, returns `duplicate`.',
     examples: { answer: { kind: 'accepted', is_refilled: false, task_status: 'running' } },
   }),
   releaseLeases: route({
     method: 'post',
     path: '/nodes/{node_id}/release',
-    origin: 'polar',
     tag: 'leases',
     summary: 'Release leases that the node will not run; not counted as a failure.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(z.strictObject({ leases: Leases.min(1), ...byProcess }), 4 * MIB),
     answer: json(z.object({ released: z.array(Lease) })),
-    isIdempotent: true,
     examples: { body: { leases: [exampleLease] }, answer: { released: [exampleLease] } },
   }),
   drainNode: route({
     method: 'post',
     path: '/nodes/{node_id}/drain',
-    origin: 'polar',
     tag: 'leases',
     summary: 'Drain a node: it gets no new leases, finishes its sessions and leaves.',
     scopes: ['node', 'trainer'],
     params: byNode,
     answer: json(NodeInfo),
     errors: [404],
-    isIdempotent: true,
     examples: { answer: { ...exampleNode, draining: true } },
   }),
   leaveNode: route({
     method: 'post',
     path: '/nodes/{node_id}/leave',
-    origin: 'polar',
     tag: 'leases',
     summary: 'Remove a node and requeue its sessions at once.',
     scopes: ['node'],
@@ -254,7 +241,6 @@ export const leaseRoutes = {
     query: z.strictObject(byProcess),
     answer: json(z.object({ node_id: NodeId, requeued_sessions: Count })),
     errors: [409],
-    isIdempotent: true,
     idempotency: 'Has no effect if the node does not exist.',
     examples: { answer: { node_id: 'node-0', requeued_sessions: 0 } },
   }),

@@ -67,7 +67,6 @@ export const nodeRoutes = {
     body: jsonBody(NodeRegistrationRequest.extend({ node_id: NodeId })),
     nodeField: 'node_id',
     answer: json(NodeInfo),
-    isIdempotent: true,
     idempotency: 'A repeated registration replaces the previous one.',
     examples: { body: exampleRegistration, answer: exampleNode },
   }),
@@ -82,7 +81,6 @@ export const nodeRoutes = {
     body: jsonBody(z.object({ metrics: NodeStageMetrics.prefault({}) })),
     answer: json(NodeInfo),
     errors: [404],
-    isIdempotent: true,
     examples: { body: { metrics: exampleNode.metrics }, answer: exampleNode },
   }),
   listNodes: route({
@@ -93,7 +91,6 @@ export const nodeRoutes = {
     summary: 'List all nodes.',
     scopes: ['read', 'trainer', 'node'],
     answer: json(z.array(NodeInfo)),
-    isIdempotent: true,
     examples: { answer: [exampleNode] },
   }),
   getNode: route({
@@ -106,7 +103,6 @@ export const nodeRoutes = {
     params: byNode,
     answer: json(NodeInfo),
     errors: [404],
-    isIdempotent: true,
     examples: { answer: exampleNode },
   }),
   removeNode: route({
@@ -119,7 +115,6 @@ export const nodeRoutes = {
     params: byNode,
     answer: json(NodeInfo),
     errors: [404],
-    isIdempotent: true,
     examples: { answer: { ...exampleNode, draining: true } },
   }),
   postSessionResult: route({
@@ -136,7 +131,6 @@ export const nodeRoutes = {
     nodeField: 'node_id',
     answer: json(z.object({ status: z.literal('accepted') })),
     errors: [404, 409],
-    isIdempotent: true,
     idempotency: 'The same result again is accepted, and stored once.',
     examples: {
       body: {

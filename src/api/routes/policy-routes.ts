@@ -56,18 +56,15 @@ export const policyRoutes = {
   getPolicy: route({
     method: 'get',
     path: '/policy',
-    origin: 'polar',
     tag: 'policy',
     summary: 'Get the policy version, the pause, and what each node has confirmed.',
     scopes: ['read', 'trainer', 'node'],
     answer: json(Policy),
-    isIdempotent: true,
     examples: { answer: example },
   }),
   putPolicy: route({
     method: 'put',
     path: '/policy',
-    origin: 'polar',
     tag: 'policy',
     summary: 'Set the version that all gateways stamp tokens with; cancels stale tasks.',
     description:
@@ -79,13 +76,11 @@ export const policyRoutes = {
     ),
     answer: json(Policy.extend({ warnings: z.array(z.string()).optional() })),
     errors: [504],
-    isIdempotent: true,
     examples: { body: { version: 8, resume: true }, answer: example },
   }),
   pausePolicy: route({
     method: 'post',
     path: '/policy/pause',
-    origin: 'polar',
     tag: 'policy',
     summary: 'Pause all gateways: they hold new model calls, which do not fail.',
     description:
@@ -96,13 +91,11 @@ export const policyRoutes = {
     body: jsonBody(z.strictObject({ mode: PauseMode.default('drain'), timeout_seconds: TimeoutSeconds })),
     answer: json(Policy),
     errors: [409, 504],
-    isIdempotent: true,
     examples: { body: { mode: 'drain', timeout_seconds: 120 }, answer: { ...example, paused: true } },
   }),
   resumePolicy: route({
     method: 'post',
     path: '/policy/resume',
-    origin: 'polar',
     tag: 'policy',
     summary: 'End the pause: all gateways send the held calls.',
     description: WAITS,
@@ -110,13 +103,11 @@ export const policyRoutes = {
     query: z.strictObject({ timeout_seconds: TimeoutSeconds }),
     answer: json(Policy),
     errors: [504],
-    isIdempotent: true,
     examples: { answer: example },
   }),
   pollPolicy: route({
     method: 'post',
     path: '/nodes/{node_id}/policy',
-    origin: 'polar',
     tag: 'leases',
     summary: 'Confirm the applied policy state; with `wait`, long-poll until it changes.',
     description: '404: the node must join. 409 `request.stale`: another process has joined under this node id.',
@@ -133,7 +124,6 @@ export const policyRoutes = {
     ),
     answer: json(PolicyState),
     errors: [404, 409],
-    isIdempotent: true,
     examples: {
       body: { boot_id: 'b1', change: 11, version: 7, in_flight: 0, wait: 30 },
       answer: { change: 12, version: 8, paused: false, mode: 'drain' },

@@ -52,18 +52,15 @@ export const serverRoutes = {
     summary: 'Check that the server and its database respond; returns the number of nodes.',
     scopes: [],
     answer: json(z.object({ status: z.literal('ok'), nodes: Count })),
-    isIdempotent: true,
     examples: { answer: { status: 'ok', nodes: 3 } },
   }),
   getOpenApi: route({
     method: 'get',
     path: '/openapi.json',
-    origin: 'polar',
     tag: 'server',
     summary: 'Get this document.',
     scopes: [],
     answer: json(z.record(z.string(), z.unknown())),
-    isIdempotent: true,
   }),
   getStatus: route({
     method: 'get',
@@ -79,7 +76,6 @@ export const serverRoutes = {
         nodes: z.object({ nodes: z.array(NodeInfo) }),
       }),
     ),
-    isIdempotent: true,
     examples: {
       answer: {
         tasks: { 'polar-slime-7-0': 'running' },
@@ -103,17 +99,14 @@ export const serverRoutes = {
       task_id: TaskId.optional().describe('Only events of this task.'),
     }),
     answer: { kind: 'sse', schema: ServerEvent },
-    isIdempotent: true,
   }),
   listQuotas: route({
     method: 'get',
     path: '/quotas',
-    origin: 'polar',
     tag: 'server',
     summary: 'List quotas and their use by token.',
     scopes: ['read', 'trainer'],
     answer: json(z.object({ quotas: z.array(QuotaUse) })),
-    isIdempotent: true,
     examples: {
       answer: {
         quotas: [
@@ -131,7 +124,6 @@ export const serverRoutes = {
   putQuota: route({
     method: 'put',
     path: '/quotas/{token}',
-    origin: 'polar',
     tag: 'server',
     summary: 'Set the quota of a token.',
     scopes: ['trainer'],
@@ -139,13 +131,11 @@ export const serverRoutes = {
     body: jsonBody(Quota),
     answer: json(QuotaUse),
     errors: [404],
-    isIdempotent: true,
     examples: { body: { max_queued_sessions: 100_000, max_running_sessions: null } },
   }),
   listCallbacks: route({
     method: 'get',
     path: '/callbacks',
-    origin: 'polar',
     tag: 'callbacks',
     summary: 'List callbacks by state, newest first.',
     scopes: ['read', 'trainer'],
@@ -156,20 +146,17 @@ export const serverRoutes = {
       cursor: Cursor.optional(),
     }),
     answer: json(z.object({ callbacks: z.array(Callback), ...next })),
-    isIdempotent: true,
     examples: { answer: { callbacks: [] } },
   }),
   resendCallback: route({
     method: 'post',
     path: '/callbacks/{callback_id}/resend',
-    origin: 'polar',
     tag: 'callbacks',
     summary: 'Resend a dead callback, with no tries counted.',
     scopes: ['trainer'],
     params: z.strictObject({ callback_id: CallbackId }),
     answer: json(Callback),
     errors: [404],
-    isIdempotent: true,
     idempotency: 'Has no effect on a waiting or delivered callback.',
   }),
 }

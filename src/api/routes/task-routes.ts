@@ -95,7 +95,6 @@ export const taskRoutes = {
     body: { ...jsonBody(SubmitRequest, 16 * MIB), adapt: adaptNvidiaTask },
     answer: json(SubmitAnswer),
     errors: [409, 429],
-    isIdempotent: true,
     takesKey: true,
     idempotency:
       'With an `Idempotency-Key`, a repeated request returns the same task, also after it has ended; without, only while it runs.',
@@ -104,7 +103,6 @@ export const taskRoutes = {
   submitBatch: route({
     method: 'post',
     path: '/tasks/batch',
-    origin: 'polar',
     tag: 'tasks',
     summary: 'Submit many tasks.',
     description: 'All tasks are stored in one transaction; `outcomes` are in the order of `tasks`.',
@@ -119,7 +117,6 @@ export const taskRoutes = {
       }),
     ),
     errors: [429],
-    isIdempotent: true,
     takesKey: true,
     idempotency: 'As for `submitTask`, for each task.',
     examples: {
@@ -147,7 +144,6 @@ export const taskRoutes = {
     }),
     answer: json(TaskStatus),
     errors: [404],
-    isIdempotent: true,
     examples: { answer: exampleStatus },
   }),
   cancelTask: route({
@@ -166,13 +162,11 @@ export const taskRoutes = {
     }),
     answer: json(TaskStatus),
     errors: [404],
-    isIdempotent: true,
     examples: { answer: { ...exampleStatus, status: 'cancelled' } },
   }),
   updateTask: route({
     method: 'patch',
     path: '/tasks/{task_id}',
-    origin: 'polar',
     tag: 'tasks',
     summary: 'Change the priority or early stop of a running task.',
     scopes: ['trainer'],
@@ -192,13 +186,11 @@ export const taskRoutes = {
     ),
     answer: json(TaskSummary),
     errors: [404, 409],
-    isIdempotent: true,
     examples: { body: { dispatch_priority: 50 } },
   }),
   deleteTask: route({
     method: 'delete',
     path: '/tasks/{task_id}',
-    origin: 'polar',
     tag: 'tasks',
     summary: 'Delete an ended task with its sessions, results and artifacts.',
     description:
@@ -208,14 +200,12 @@ export const taskRoutes = {
     params: byTask,
     answer: json(z.object({ task_id: TaskId, deleted_sessions: Count, deleted_bytes: Count })),
     errors: [404, 409],
-    isIdempotent: true,
     idempotency: 'A second request returns 404.',
     examples: { answer: { task_id: 'polar-slime-7-0', deleted_sessions: 8, deleted_bytes: 731_204 } },
   }),
   retryTask: route({
     method: 'post',
     path: '/tasks/{task_id}/retry',
-    origin: 'polar',
     tag: 'tasks',
     summary: 'Retry the sessions of a task whose end was not caused by the agent.',
     scopes: ['trainer'],
@@ -230,7 +220,6 @@ export const taskRoutes = {
     ),
     answer: json(z.object({ task_id: TaskId, status: ApiTaskState, retried_sessions: Count })),
     errors: [404, 409, 429],
-    isIdempotent: true,
     idempotency: 'A requeued session no longer has one of these statuses.',
     examples: { body: { statuses: ['ERROR'] }, answer: { task_id: 'a', status: 'running', retried_sessions: 2 } },
   }),
@@ -251,7 +240,6 @@ export const taskRoutes = {
       cursor: Cursor.optional(),
     }),
     answer: json(z.object({ tasks: z.array(TaskSummary), ...next })),
-    isIdempotent: true,
     examples: { answer: { tasks: [] } },
   }),
   listTaskSessions: route({
@@ -273,13 +261,11 @@ export const taskRoutes = {
       }),
     ),
     errors: [404],
-    isIdempotent: true,
     examples: { answer: { task_id: 'polar-slime-7-0', sessions: [] } },
   }),
   streamTaskResults: route({
     method: 'get',
     path: '/tasks/{task_id}/results',
-    origin: 'polar',
     tag: 'tasks',
     summary: 'Stream the results of a task, one per line, in the order of acceptance.',
     description:
@@ -293,12 +279,10 @@ export const taskRoutes = {
     }),
     answer: { kind: 'ndjson', schema: SessionResult, resumeBy: 'skip' },
     errors: [404],
-    isIdempotent: true,
   }),
   listTaskResults: route({
     method: 'get',
     path: '/tasks/{task_id}/results/references',
-    origin: 'polar',
     tag: 'tasks',
     summary: 'List the result files of a task.',
     scopes: ['read', 'trainer'],
@@ -306,7 +290,6 @@ export const taskRoutes = {
     query: z.strictObject({ limit: limit(10_000, 1000), cursor: Cursor.optional() }),
     answer: json(z.object({ task_id: TaskId, results: z.array(ResultReference), ...next })),
     errors: [404],
-    isIdempotent: true,
     examples: { answer: { task_id: 'polar-slime-7-0', results: [] } },
   }),
 }

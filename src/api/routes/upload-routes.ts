@@ -35,7 +35,6 @@ export const uploadRoutes = {
   beginUpload: route({
     method: 'post',
     path: '/nodes/{node_id}/uploads',
-    origin: 'polar',
     tag: 'uploads',
     summary: 'Begin an upload, or get its offset.',
     description: '409 `request.stale`: the node no longer holds the attempt, so uploads for it are refused.',
@@ -51,7 +50,6 @@ export const uploadRoutes = {
     ),
     answer: json(Upload),
     errors: [404, 409],
-    isIdempotent: true,
     idempotency: 'The same attempt and digest return the same upload.',
     examples: {
       body: { session_id: 'ses_1', attempt: 1, bytes: 1024, digest: exampleUpload.digest },
@@ -61,20 +59,17 @@ export const uploadRoutes = {
   getUpload: route({
     method: 'get',
     path: '/nodes/{node_id}/uploads/{upload_id}',
-    origin: 'polar',
     tag: 'uploads',
     summary: 'Get the offset of an upload.',
     scopes: ['node'],
     params: byUpload,
     answer: json(Upload),
     errors: [404],
-    isIdempotent: true,
     examples: { answer: exampleUpload },
   }),
   putPart: route({
     method: 'put',
     path: '/nodes/{node_id}/uploads/{upload_id}',
-    origin: 'polar',
     tag: 'uploads',
     summary: 'Upload the next part.',
     description:
@@ -89,7 +84,6 @@ export const uploadRoutes = {
     body: { kind: 'bytes', maxBytes: MAX_PART_BYTES },
     answer: json(Upload),
     errors: [404, 409],
-    isIdempotent: true,
     idempotency: 'A part that is already stored is accepted and has no effect.',
     examples: { answer: { ...exampleUpload, offset: 1024, is_complete: true } },
   }),

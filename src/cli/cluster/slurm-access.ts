@@ -1,7 +1,6 @@
 import { createClient, type Client } from '../../client/client.ts'
 import type { Config } from '../../config/config.ts'
-import { loadSecret } from '../../config/load-secret.ts'
-import { readServerNote, readTokens } from '../../compose/data-folder.ts'
+import { findNodeServer } from '../input/find-server.ts'
 
 export interface ServerAccess {
   url: string
@@ -9,18 +8,9 @@ export interface ServerAccess {
   client: Client
 }
 
-/** Returns the server that nodes join and a token of scope node: as configured, or those of the data folder. */
-export async function findAccess(
-  { data, node, server }: Config,
-  env: NodeJS.ProcessEnv,
-): Promise<ServerAccess | undefined> {
-  const note = await readServerNote(data)
-  const url = node.server ?? server.url ?? note?.url
-  if (url === undefined) return undefined
-  const token = await loadSecret('node.token', { file: node.token_file, env: node.token_env }, env)
-  // The token of this folder is sent to no other server.
-  const own = url === note?.url ? (await readTokens(data))?.node : undefined
-  return toAccess(url, token ?? own)
+export async function findAccess(config: Config, env: NodeJS.ProcessEnv): Promise<ServerAccess | undefined> {
+  const found = await findNodeServer(config, env)
+  return found && toAccess(found.url, found.token)
 }
 
 export function toAccess(url: string, token: string | undefined): ServerAccess {

@@ -2,19 +2,14 @@ import { randomUUID } from 'node:crypto'
 import { chmod, mkdir, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../config/config.ts'
-import { RolloutError } from '../../model/failure.ts'
+import { orInvalid } from '../../config/or-invalid.ts'
 
 /** Creates the folder of the jobs. It has results and tokens, so only its owner can read it. */
 export async function makeWorkDir(workDir: string): Promise<void> {
-  try {
+  await orInvalid(`cluster.slurm.work_dir: ${workDir} cannot be written`, async () => {
     for (const name of ['scripts', 'configs', 'secrets', 'logs', 'nodes'])
       await mkdir(join(workDir, name), { recursive: true, mode: 0o700 })
-  } catch (error) {
-    const why = error instanceof Error ? error.message : String(error)
-    throw new RolloutError('config.invalid', `cluster.slurm.work_dir: ${workDir} cannot be written: ${why}`, {
-      cause: error,
-    })
-  }
+  })
 }
 
 /** Writes a token to a file for jobs. */

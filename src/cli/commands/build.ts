@@ -5,20 +5,20 @@ import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { buildSession, type BuiltSession } from '../../trajectory/build-session.ts'
 import { toTrace } from '../../trajectory/to-trace.ts'
 import { buildFlags, toBuildOptions } from '../input/build-options.ts'
-import { defineCommand, EXIT, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, toggle, type ExitCode } from '../command.ts'
 import { formatSummary } from '../views/graph-view.ts'
 import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
 import { print, printJson } from '../views/print.ts'
 
-export const build = defineCommand({
+export const command = defineCommand({
   name: 'build',
   description: 'Build the trajectory of one session, and report which calls are trained and which are excluded.',
   subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
     from: FROM_FLAG,
-    to: { type: 'string', hint: 'FILE', description: "File for the trajectory, in NVIDIA Polar's format" },
-    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
-    json: { type: 'boolean', description: 'Print summary and exclusions as JSON' },
+    to: option('FILE', "File for the trajectory, in NVIDIA Polar's format"),
+    salvage: toggle('Read the intact part of a damaged log'),
+    json: toggle('Print summary and exclusions as JSON'),
     ...buildFlags,
   },
   examples: ['polar build last', 'polar build last --splice', 'polar build last --to trajectory.json'],

@@ -1,10 +1,9 @@
-import { loadConfig } from '../../config/load-config.ts'
 import { systemClock } from '../../lib/async/clock.ts'
 import { down, logs, status, up } from '../cluster/slurm-actions.ts'
 import { createSlurmPrograms } from '../cluster/slurm-programs.ts'
 import type { SlurmDeps } from '../cluster/slurm-up.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { DATA_FLAGS } from '../input/config-flags.ts'
+import { actionError, defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { DATA_FLAGS, loadFromFlags } from '../input/config-flags.ts'
 import { listenForStop } from '../stop-signals.ts'
 import { printError } from '../views/print.ts'
 
@@ -22,12 +21,13 @@ const PATHS = {
   memory: 'cluster.slurm.memory',
   gres: 'cluster.slurm.gres',
   'work-dir': 'cluster.slurm.work_dir',
-} as const
+}
 
+const ACTIONS = 'slurm up, slurm status, slurm logs or slurm down'
 const NAME = /^[A-Za-z][A-Za-z0-9_.-]{0,39}$/
 const DAY_SECONDS = 86_400
 
-export const cluster = defineCommand({
+export const command = defineCommand({
   name: 'cluster',
   description: 'Start nodes on many machines as a Slurm job array, show their status and logs, and drain them.',
   words: {
@@ -36,44 +36,27 @@ export const cluster = defineCommand({
   },
   flags: {
     ...DATA_FLAGS,
-    server: { type: 'string', hint: 'URL', description: 'URL of the server, as machines of the cluster reach it' },
-    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token of scope node; or set POLAR_TOKEN' },
-    'with-server': { type: 'boolean', description: 'up: also start the server as a job' },
-    nodes: { type: 'string', hint: 'N', description: 'up: number of nodes' },
-    name: {
-      type: 'string',
-      hint: 'NAME',
-      default: 'polar',
-      description: 'up: name of the jobs and prefix of the node ids',
-    },
-    partition: { type: 'string', hint: 'NAME', description: 'up: --partition of sbatch' },
-    account: { type: 'string', hint: 'NAME', description: 'up: --account of sbatch' },
-    qos: { type: 'string', hint: 'NAME', description: 'up: --qos of sbatch' },
-    time: { type: 'string', hint: 'TIME', description: 'up: time limit of a job, such as 04:00:00' },
-    cpus: { type: 'string', hint: 'N', description: 'up: cores of each machine' },
-    memory: { type: 'string', hint: 'SIZE', description: 'up: memory of each machine, such as 64G' },
-    gres: { type: 'string', hint: 'WHAT', description: 'up: generic resources of each machine, such as gpu:8' },
-    'work-dir': {
-      type: 'string',
-      hint: 'DIR',
-      description: 'up: folder that all machines share (default: slurm in --dir)',
-    },
-    wait: {
-      type: 'string',
-      hint: 'SECONDS',
+    server: option('URL', 'URL of the server, as machines of the cluster reach it'),
+    'token-file': option('FILE', 'File with a token of scope node; or set POLAR_TOKEN'),
+    'with-server': toggle('up: also start the server as a job'),
+    nodes: option('N', 'up: number of nodes'),
+    name: option('NAME', 'up: name of the jobs and prefix of the node ids', { default: 'polar' }),
+    partition: option('NAME', 'up: --partition of sbatch'),
+    account: option('NAME', 'up: --account of sbatch'),
+    qos: option('NAME', 'up: --qos of sbatch'),
+    time: option('TIME', 'up: time limit of a job, such as 04:00:00'),
+    cpus: option('N', 'up: cores of each machine'),
+    memory: option('SIZE', 'up: memory of each machine, such as 64G'),
+    gres: option('WHAT', 'up: generic resources of each machine, such as gpu:8'),
+    'work-dir': option('DIR', 'up: folder that all machines share (default: slurm in --dir)'),
+    wait: option('SECONDS', 'up: how long to wait until the nodes have joined; 0 does not wait', { default: '600' }),
+    grace: option('SECONDS', 'down: how long nodes may finish their sessions; with 0 they return them to the queue', {
       default: '600',
-      description: 'up: how long to wait until the nodes have joined; 0 does not wait',
-    },
-    grace: {
-      type: 'string',
-      hint: 'SECONDS',
-      default: '600',
-      description: 'down: how long nodes may finish their sessions; with 0 they return them to the queue',
-    },
-    'keep-server': { type: 'boolean', description: 'down: keep a server that up started' },
-    lines: { type: 'string', hint: 'N', default: '20', description: 'logs: number of last lines of each log' },
-    follow: { type: 'boolean', description: 'logs: print new lines as they are written' },
-    json: { type: 'boolean', description: 'up, status: print one line of JSON for each node' },
+    }),
+    'keep-server': toggle('down: keep a server that up started'),
+    lines: option('N', 'logs: number of last lines of each log', { default: '20' }),
+    follow: toggle('logs: print new lines as they are written'),
+    json: toggle('up, status: print one line of JSON for each node'),
   },
   rest: 'flags of polar node, for up',
   examples: [
@@ -84,15 +67,9 @@ export const cluster = defineCommand({
     'polar cluster slurm down --grace 1800',
   ],
   async run({ flags, words: [manager, action, ...more], rest }): Promise<ExitCode> {
-    if (manager !== 'slurm')
-      throw usageError('cluster', `name an action: slurm up, slurm status, slurm logs or slurm down`)
+    if (manager !== 'slurm') throw actionError('cluster', undefined, ACTIONS)
     if (more.length > (action === 'logs' ? 1 : 0)) throw usageError('cluster', `unexpected argument "${more.at(-1)}"`)
-    const { config, warnings } = await loadConfig({
-      file: flags.config,
-      env: process.env,
-      flags: Object.entries(PATHS).map(([flag, path]) => ({ flag, path, value: flags[flag as keyof typeof PATHS] })),
-    })
-    for (const warning of warnings) printError(`Warning: ${warning}\n`)
+    const { config } = await loadFromFlags(flags, process.env, PATHS)
     if (rest.length > 0 && action !== 'up') throw usageError('cluster', 'arguments after -- are only for slurm up')
     using stop = listenForStop()
     const deps: SlurmDeps = {
@@ -122,9 +99,8 @@ export const cluster = defineCommand({
         case 'down':
           return await down(config, deps, seconds('grace', flags.grace) * 1000, flags['keep-server'])
         case undefined:
-          throw usageError('cluster', 'name an action: slurm up, slurm status, slurm logs or slurm down')
         default:
-          throw usageError('cluster', `unknown action "slurm ${action}"`)
+          throw actionError('cluster', action && `slurm ${action}`, ACTIONS)
       }
     } catch (error) {
       if (!stop.first.aborted) throw error

@@ -1,17 +1,17 @@
 import { toJsonSchema } from '../../config/list-fields.ts'
 import { printConfig, toJsonConfig } from '../../config/print-config.ts'
-import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { actionError, defineCommand, EXIT, toggle, usageError, type ExitCode } from '../command.ts'
 import { loadFromFlags, DATA_FLAGS } from '../input/config-flags.ts'
 import { print, printJson } from '../views/print.ts'
 
-export const config = defineCommand({
+export const command = defineCommand({
   name: 'config',
   description: 'Print the effective settings with their origins, or check them. Secrets are never printed.',
   words: { name: 'print | check | schema', description: 'Action; schema prints a JSON Schema for editors' },
   flags: {
     ...DATA_FLAGS,
-    origins: { type: 'boolean', description: 'print: add the origin of each value' },
-    json: { type: 'boolean', description: 'print: print JSON' },
+    origins: toggle('print: add the origin of each value'),
+    json: toggle('print: print JSON'),
   },
   examples: [
     'polar config print --origins',
@@ -36,9 +36,8 @@ export const config = defineCommand({
         return EXIT.done
       }
       case undefined:
-        throw usageError('config', 'name an action: print, check or schema')
       default:
-        throw usageError('config', `unknown action "${action}"`)
+        throw actionError('config', action, 'print, check or schema')
     }
   },
 })

@@ -49,7 +49,7 @@ describe('polar doctor', () => {
       exact: isExact,
       failure: null,
       machine: { node: { ok: true } },
-      upstream: { kind: wire, model: 'tiny', capabilities: { idsInStreams } },
+      upstream: { kind: wire, model: 'tiny', capabilities: { idsInStreams, ids_in_streams: idsInStreams } },
     })
   })
 
@@ -69,7 +69,7 @@ describe('polar doctor', () => {
     const both = await doctor('--engine-url', `${one.url},${two.url}`, '--json')
     expect(both.code).toBe(0)
     expect(JSON.parse(both.stdout)).toMatchObject({
-      upstream: { url: `${one.url},${two.url}`, capabilities: { tokenInChat: false, idsInStreams: 'complete' } },
+      upstream: { url: `${one.url},${two.url}`, capabilities: { tokenIn: 'completions', idsInStreams: 'complete' } },
     })
     const asText = await doctor('--engine-url', one.url, '--engine-kind', 'openai')
     expect(asText.code).toBe(1)

@@ -10,16 +10,17 @@ import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import type { RuntimeCheck } from '../../node/sandbox/runtimes/runtime.ts'
 import { StageWidths } from '../../node/session/stages.ts'
 import { machineMemory, defaultMemoryMb } from '../../node/sandbox/default-memory.ts'
-import { defineCommand, EXIT, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, toggle, type ExitCode } from '../command.ts'
 import { openEngine } from '../../compose/open-engine.ts'
 import { ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
 import { DEFAULT_OUT } from '../input/resolve-session.ts'
-import { loadRuntimeSettings, locateBubblewrap, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
+import { RUNTIMES_CONFIG_FLAG } from '../input/config-flags.ts'
+import { loadRuntimeSettings, locateBubblewrap } from '../../compose/runtime-settings.ts'
 import { openRuntime } from '../input/sandbox-options.ts'
 import { readVersion } from '../../compose/version.ts'
-import { print, printJson } from '../views/print.ts'
+import { print, printJson, withSnakeKeys } from '../views/print.ts'
 
-export const doctor = defineCommand({
+export const command = defineCommand({
   name: 'doctor',
   description: 'Check this machine, and an engine if --engine-url is set: what can be captured, and what to change.',
   flags: {
@@ -30,21 +31,19 @@ export const doctor = defineCommand({
     'engine-kind': ENGINE_FLAGS['engine-kind'],
     'engine-key': ENGINE_KEY_FLAG,
     model: ENGINE_FLAGS.model,
-    out: {
-      type: 'string',
-      hint: 'DIR',
-      description: 'Folder for sessions, whose disk is checked',
-      default: DEFAULT_OUT,
-    },
+    out: option('DIR', 'Folder for sessions, whose disk is checked', { default: DEFAULT_OUT }),
     config: RUNTIMES_CONFIG_FLAG,
-    json: { type: 'boolean', description: 'Print the result as JSON' },
+    json: toggle('Print the result as JSON'),
   },
   examples: ['polar doctor', 'polar doctor --engine-url http://localhost:8000'],
   async run({ flags }): Promise<ExitCode> {
     const machine = await examineMachine(resolve(flags.out))
     const sandboxes = await examineRuntimes(flags.config)
-    const engine = flags['engine-url'] === undefined ? undefined : await examineEngine(toEngineChoice(flags))
-    if (flags.json) printJson(toJson(machine, sandboxes, engine))
+    const engine =
+      flags['engine-url'] === undefined
+        ? undefined
+        : await examineEngine({ ...toEngineChoice('doctor', flags), waitMs: 0 })
+    if (flags.json) printJson(withSnakeKeys(toJson(machine, sandboxes, engine)))
     else print(toText(machine, sandboxes, engine))
     if (engine?.failure !== undefined) return EXIT.unreachable
     const isFine = machine.every(({ isFine: fine }) => fine) && (engine === undefined || allowsExact(engine.report))

@@ -9,7 +9,7 @@ import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { buildGraph } from '../../trajectory/graph/build-graph.ts'
 import type { CallGraph } from '../../trajectory/graph/call-graph.ts'
 import type { TokenDecoder } from '../../trajectory/attribute-context.ts'
-import { defineCommand, EXIT, parseNumber, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, type ExitCode } from '../command.ts'
 import { adviceFor } from '../drift/advice.ts'
 import { callNumber, findBreaks, summariseDrift, type Break } from '../drift/find-breaks.ts'
 import { formatBreak, formatSummary, shownIds, sidesOf } from '../drift/format-break.ts'
@@ -18,29 +18,26 @@ import { suggestRules, type SuggestResult } from '../drift/suggest-rules.ts'
 import { loadTinyPrompt } from '../drift/tiny-prompt.ts'
 import { createRequestReader } from '../../compose/read-request.ts'
 import { ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
-import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
-import { isTiny, openTokenSource, TOKENIZER_FLAG } from '../../compose/token-decoder.ts'
+import { FROM_FLAG, resolveSession, TOKENIZER_FLAG } from '../input/resolve-session.ts'
+import { isTiny, openTokenSource } from '../../compose/token-decoder.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
-export const drift = defineCommand({
+export const command = defineCommand({
   name: 'drift',
   description:
     'Explain where a prompt does not continue an earlier call token by token: the token, the reason, and what to change.',
   subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
     from: FROM_FLAG,
-    call: { type: 'string', hint: 'N', description: 'Only this call, counted from 1' },
+    call: option('N', 'Only this call, counted from 1'),
     tokenizer: TOKENIZER_FLAG,
     'engine-url': { ...ENGINE_FLAGS['engine-url'], description: 'Engine that returns the text of tokens' },
     'engine-key': ENGINE_KEY_FLAG,
-    suggest: {
-      type: 'boolean',
-      description: 'Find bytes that change without a change of meaning, and write quirk rules for them',
-    },
-    to: { type: 'string', hint: 'FILE', description: 'With --suggest: file for the rules (default: standard output)' },
-    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
-    fail: { type: 'boolean', description: 'Exit with 1 if any prompt diverges' },
-    json: { type: 'boolean', description: 'Print everything as JSON' },
+    suggest: toggle('Find bytes that change without a change of meaning, and write quirk rules for them'),
+    to: option('FILE', 'With --suggest: file for the rules (default: standard output)'),
+    salvage: toggle('Read the intact part of a damaged log'),
+    fail: toggle('Exit with 1 if any prompt diverges'),
+    json: toggle('Print everything as JSON'),
   },
   examples: ['polar drift last', 'polar drift last --call 3', 'polar drift last --suggest --to quirks.yaml'],
   async run({ subject, flags }): Promise<ExitCode> {
@@ -48,10 +45,10 @@ export const drift = defineCommand({
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const graph = buildGraph(session, createRequestReader(session))
     if (flags.suggest) return suggest(session, graph, flags)
-    const breaks = selectBreaks(findBreaks(graph), session, flags.call)
+    const breaks = selectBreaks(findBreaks(graph, session.origin), session, flags.call)
     const source = await openTokenSource(session, {
       tokenizer: flags.tokenizer,
-      engine: toEngineChoice(flags),
+      engine: toEngineChoice('drift', flags),
     })
     const decoder = await source?.load(breaks.flatMap(shownIds))
     if (flags.json) printJson(toBreaksJson(session, graph, breaks, decoder), 2)

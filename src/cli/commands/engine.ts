@@ -3,60 +3,37 @@ import { readScript } from '../../compose/open-engine.ts'
 import { startTinyEngine } from '../../compose/tiny-engine.ts'
 import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
 import { untilSignal } from '../until-signal.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
 import { print } from '../views/print.ts'
 
 const WIRES = ['vllm', 'sglang', 'llamacpp', 'openai'] as const satisfies readonly WireKind[]
 const BACKENDS = ['auto', 'native', 'wasm'] as const
 
-export const engine = defineCommand({
+export const command = defineCommand({
   name: 'engine',
   description: 'Serve the tiny model, or a script, over the HTTP API of vLLM or another engine.',
   flags: {
-    port: { type: 'string', hint: 'N', description: 'Port to listen on; 0 chooses a free port', default: '0' },
-    host: { type: 'string', hint: 'ADDRESS', description: 'Address to listen on', default: '127.0.0.1' },
-    wire: {
-      type: 'string',
-      hint: 'KIND',
+    port: option('N', 'Port to listen on; 0 chooses a free port', { default: '0' }),
+    host: option('ADDRESS', 'Address to listen on', { default: '127.0.0.1' }),
+    wire: option('KIND', 'Engine whose HTTP API is served, as far as a gateway needs it', {
       choices: WIRES,
       default: 'vllm',
-      description: 'Engine whose HTTP API is served, as far as a gateway needs it',
-    },
-    'wire-version': {
-      type: 'string',
-      hint: 'VERSION',
-      description: 'Older version to imitate, including its bugs, such as 0.12 for vLLM or 0.5.14 for SGLang',
-    },
-    'model-name': { type: 'string', hint: 'NAME', description: 'Name of the served model', default: 'tiny' },
-    'max-model-len': {
-      type: 'string',
-      hint: 'N',
-      description: 'Context limit in tokens, prompt and answer together',
-      default: '32768',
-    },
-    script: {
-      type: 'string',
-      hint: 'FILE',
-      description: 'YAML file of turns to replay instead of sampling from the model',
-    },
-    log: {
-      type: 'string',
-      hint: 'FILE',
-      description: 'File for a JSON line per generation: ids, log probabilities, text',
-    },
-    backend: {
-      type: 'string',
-      hint: 'KIND',
+    }),
+    'wire-version': option(
+      'VERSION',
+      'Older version to imitate, including its bugs, such as 0.12 for vLLM or 0.5.14 for SGLang',
+    ),
+    'enable-scale-out': toggle('Enable /render and /inference/v1/generate, which vLLM disables by default since 0.30'),
+    'model-name': option('NAME', 'Name of the served model', { default: 'tiny' }),
+    'max-model-len': option('N', 'Context limit in tokens, prompt and answer together', { default: '32768' }),
+    script: option('FILE', 'YAML file of turns to replay instead of sampling from the model'),
+    log: option('FILE', 'File for a JSON line per generation: ids, log probabilities, text'),
+    backend: option('KIND', 'Runtime of the model; native needs the package onnxruntime-node', {
       choices: BACKENDS,
       default: 'auto',
-      description: 'Runtime of the model; native needs the package onnxruntime-node',
-    },
-    workers: { type: 'string', hint: 'N', description: 'Threads for the model (default: one per core, at most 4)' },
-    'api-key': {
-      type: 'string',
-      hint: 'KEY',
-      description: 'Key that clients must send; required unless the address is loopback',
-    },
+    }),
+    workers: option('N', 'Threads for the model (default: one per core, at most 4)'),
+    'api-key': option('KEY', 'Key that clients must send; required unless the address is loopback'),
   },
   examples: [
     'polar engine --port 8000',
@@ -69,15 +46,14 @@ export const engine = defineCommand({
     if (!isLoopbackHost(host) && apiKey === undefined) {
       throw usageError('engine', `${host} can be reached from other machines; set --api-key, or listen on 127.0.0.1`)
     }
-    const number = (flag: 'port' | 'max-model-len' | 'workers', min: number, max: number): number | undefined => {
-      const text = flags[flag]
-      return text === undefined ? undefined : parseNumber('engine', flag, text, { min, max })
-    }
+    const number = (flag: 'port' | 'max-model-len' | 'workers', min: number, max: number) =>
+      parseNumber('engine', flag, flags[flag], { min, max })
     const options = {
       host,
       port: number('port', 0, 65_535),
       wire: WIRES.find((kind) => kind === flags.wire),
       wireVersion: flags['wire-version'],
+      scaleOut: flags['enable-scale-out'],
       servedModelName: flags['model-name'],
       maxModelLen: number('max-model-len', 2, 32_768),
       script: script === undefined ? undefined : await readScript(script),

@@ -21,7 +21,7 @@ import type { ExportSink } from '../../trajectory/sinks/sink.ts'
 import { openStreamSink } from '../../trajectory/sinks/stream-sink.ts'
 import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { chooseRun, NO_RUN, scoresOfRun, type RunChoice } from '../input/choose-run.ts'
-import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, toggle, usageError, type ExitCode } from '../command.ts'
 import { loadScores } from '../input/load-scores.ts'
 import { createProgress } from '../views/progress.ts'
 import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
@@ -29,44 +29,30 @@ import { printError, printJson } from '../views/print.ts'
 
 const NAME = 'export'
 
-export const exportCommand = defineCommand({
+export const command = defineCommand({
   name: NAME,
   description: 'Export recorded sessions as training data.',
   subject: { name: 'session', description: 'Session id, folder of a session, "last" or "all"', default: 'all' },
   flags: {
     from: FROM_FLAG,
-    format: {
-      type: 'string',
-      hint: `${exporters.kinds.join('|')}|FILE`,
-      default: 'jsonl',
-      description: 'Output format, or the path of a module that exports "exporter"',
-    },
-    set: { type: 'string', hint: 'KEY=VALUE,…', description: 'Options of the format (see docs/export.md)' },
-    to: {
-      type: 'string',
-      hint: 'PATH',
-      description: 'Output file, or folder for parquet and verl (default: standard output)',
-    },
-    run: {
-      type: 'string',
-      hint: 'ID',
-      description: 'Sessions of this "polar run", or of "all" runs (default: the last run). Groups never span runs',
-    },
-    resume: { type: 'boolean', description: 'Continue an interrupted export to the same --to' },
-    salvage: { type: 'boolean', description: 'Read the intact part of damaged sessions' },
+    format: option(
+      `${exporters.kinds.join('|')}|FILE`,
+      'Output format, or the path of a module that exports "exporter"',
+      { default: 'jsonl' },
+    ),
+    set: option('KEY=VALUE,…', 'Options of the format (see docs/export.md)'),
+    to: option('PATH', 'Output file, or folder for parquet and verl (default: standard output)'),
+    run: option('ID', 'Sessions of this "polar run", or of "all" runs (default: the last run). Groups never span runs'),
+    resume: toggle('Continue an interrupted export to the same --to'),
+    salvage: toggle('Read the intact part of damaged sessions'),
     ...buildFlags,
-    rewards: { type: 'string', hint: 'FILE', description: 'Scores: one JSON object with a session_id per line' },
-    advantages: {
-      type: 'string',
-      hint: 'HOW',
-      choices: AdvantageMethod.options,
-      description:
-        'Compute advantages within each group_id: grpo-trl and grpo-verl divide by the standard deviation of the sample (N - 1), grpo-std by that of the population (N)',
-    },
-    json: {
-      type: 'boolean',
-      description: 'Print the report as JSON on standard output; without --to on standard error',
-    },
+    rewards: option('FILE', 'Scores: one JSON object with a session_id per line'),
+    advantages: option(
+      'HOW',
+      'Compute advantages within each group_id: grpo-trl and grpo-verl divide by the standard deviation of the sample (N - 1), grpo-std by that of the population (N)',
+      { choices: AdvantageMethod.options },
+    ),
+    json: toggle('Print the report as JSON on standard output; without --to on standard error'),
   },
   examples: [
     'polar export last --builder prefix_merging --format jsonl --to traces.jsonl',

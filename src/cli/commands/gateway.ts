@@ -8,17 +8,20 @@ import { protectFromOutOfMemory } from '../../lib/process/oom-score.ts'
 import { tokenProblem } from '../../lib/net/request-tokens.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { SESSION_MEMORY_MB } from '../../model/session.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { controlTokenFile, obtainControlToken } from '../../compose/data-folder.ts'
-import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
+import { loadQuirks } from '../../compose/load-quirks.ts'
 import { openGateway } from '../../compose/open-gateway.ts'
-import { openEngine, warningsOf } from '../../compose/open-engine.ts'
+import { warningsOf } from '../../compose/open-engine.ts'
+import { continuationOf } from '../../gateway/upstreams/upstream.ts'
+import { openUntil } from '../input/open-until.ts'
 import {
   CONTINUATION_FLAG,
   DURABILITY_FLAG,
   ENGINE_FLAGS,
   ENGINE_KEY_FLAG,
+  QUIRKS_FLAG,
   toEngineChoice,
 } from '../input/engine-flags.ts'
 import { DEFAULT_OUT } from '../input/resolve-session.ts'
@@ -27,49 +30,29 @@ import { untilSignal } from '../until-signal.ts'
 import { assertWritable } from '../../compose/writable.ts'
 import { print, printError } from '../views/print.ts'
 
-export const gateway = defineCommand({
+export const command = defineCommand({
   name: 'gateway',
   description:
     'Serve the model calls of many sessions: a data plane for harnesses, a control API for trainers and nodes.',
   flags: {
     ...ENGINE_FLAGS,
     'engine-key': ENGINE_KEY_FLAG,
-    out: { type: 'string', hint: 'DIR', description: 'Folder for sessions', default: DEFAULT_OUT },
-    workers: {
-      type: 'string',
-      hint: 'N',
-      description: 'Processes of the data plane, each with its own port',
-      default: '1',
-    },
-    host: { type: 'string', hint: 'ADDRESS', description: 'Address of the data plane', default: '127.0.0.1' },
-    'control-host': {
-      type: 'string',
-      hint: 'ADDRESS',
-      description: 'Address of the control API',
-      default: '127.0.0.1',
-    },
-    'control-port': {
-      type: 'string',
-      hint: 'N',
-      description: 'Port of the control API; 0 chooses a free port',
-      default: '8081',
-    },
-    'control-token': {
-      type: 'string',
-      hint: 'TOKEN',
-      description:
-        'Token of the control API; or set POLAR_CONTROL_TOKEN (default: generated in control.token in --out)',
-    },
+    out: option('DIR', 'Folder for sessions', { default: DEFAULT_OUT }),
+    workers: option('N', 'Processes of the data plane, each with its own port', { default: '1' }),
+    host: option('ADDRESS', 'Address of the data plane', { default: '127.0.0.1' }),
+    'control-host': option('ADDRESS', 'Address of the control API', { default: '127.0.0.1' }),
+    'control-port': option('N', 'Port of the control API; 0 chooses a free port', { default: '8081' }),
+    'control-token': option(
+      'TOKEN',
+      'Token of the control API; or set POLAR_CONTROL_TOKEN (default: generated in control.token in --out)',
+    ),
     continuation: CONTINUATION_FLAG,
-    'session-memory': {
-      type: 'string',
-      hint: 'MB',
-      description: 'Memory limit in MB for the conversations of one session',
+    'session-memory': option('MB', 'Memory limit in MB for the conversations of one session', {
       default: String(SESSION_MEMORY_MB),
-    },
+    }),
     quirks: QUIRKS_FLAG,
     durability: DURABILITY_FLAG,
-    verbose: { type: 'boolean', description: 'Log at level debug' },
+    verbose: toggle('Log at level debug'),
   },
   examples: [
     'polar gateway --engine-url http://localhost:8000 --workers 4',
@@ -90,11 +73,15 @@ export const gateway = defineCommand({
     protectFromOutOfMemory()
     const quirks = await loadQuirks(flags.quirks)
     const interrupted = untilSignal()
-    await using engine = await openEngine(toEngineChoice(flags))
+    const stopped = new AbortController()
+    void interrupted.then(() => stopped.abort())
+    await using engine = await openUntil(stopped.signal, toEngineChoice('gateway', flags))
+    if (engine === undefined) return EXIT.interrupted
     const logLevel = flags.verbose ? 'debug' : 'warn'
     const logger = createLogger(logLevel)
-    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
-    const { url, kind } = engine.info
+    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
+    const { url, kind, capabilities } = engine.info
+    const continuation = continuationOf(capabilities, flags.continuation)
     const settings = {
       host: flags.host,
       dir,
@@ -107,7 +94,12 @@ export const gateway = defineCommand({
       engine: engine.info,
     }
     await using shards = await openGateway({ count, settings, logger })
-    const app = createControlApp({ gateway: shards, engine: { kind, url }, token, host: flags['control-host'] })
+    const app = createControlApp({
+      gateway: shards,
+      engine: { kind, url, continuation },
+      token,
+      host: flags['control-host'],
+    })
     const server = createAdaptorServer({ fetch: app.fetch })
     await new Promise<void>((done, fail) => {
       server.on('error', (error: NodeJS.ErrnoException) => {

@@ -7,25 +7,21 @@ import type { PackagedHarness } from '../../node/harness/presets/harness.ts'
 import { harnesses } from '../../node/harness/presets/index.ts'
 import { installHarness, type Installation } from '../../node/harness/install/install-harness.ts'
 import { isPackaged, loadHarness } from '../../node/harness/load-harness.ts'
-import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { actionError, defineCommand, EXIT, option, toggle, usageError, type ExitCode } from '../command.ts'
+import { listenForInterrupt } from '../stop-signals.ts'
 import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../../compose/harness-folders.ts'
 import { formatTable } from '../views/table.ts'
 import { readVersion } from '../../compose/version.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
-export const harness = defineCommand({
+export const command = defineCommand({
   name: 'harness',
   description: 'Install harnesses (agent CLIs) as bundles that run in any sandbox, list them, and check them.',
   words: { name: 'ls | install NAME… | check [NAME…]', description: 'Action; install needs names, or all' },
   flags: {
-    module: {
-      type: 'string',
-      hint: 'FILE',
-      multiple: true,
-      description: 'Module that exports a further "harness"; may be repeated',
-    },
-    dir: { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
-    json: { type: 'boolean', description: 'Print the result as JSON' },
+    module: option('FILE', 'Module that exports a further "harness"; may be repeated', { multiple: true }),
+    dir: option('DIR', HARNESS_DIR_HELP),
+    json: toggle('Print the result as JSON'),
   },
   examples: [
     'polar harness ls',
@@ -47,10 +43,7 @@ export const harness = defineCommand({
       return install(chosen, places, flags.json)
     }
     if (action === 'check') return check(chosen, places, flags.json)
-    throw usageError(
-      'harness',
-      action === undefined ? 'name an action: ls, install or check' : `unknown action "${action}"`,
-    )
+    throw actionError('harness', action, 'ls, install or check')
   },
 })
 
@@ -115,9 +108,7 @@ function toRow(known: PackagedHarness, found: FoundHarness | 'damaged' | undefin
 }
 
 async function install(chosen: readonly PackagedHarness[], places: HarnessFolders, asJson: boolean): Promise<ExitCode> {
-  const interrupted = new AbortController()
-  const stop = (): void => interrupted.abort()
-  process.on('SIGINT', stop).on('SIGTERM', stop)
+  using interrupted = listenForInterrupt()
   const rows: (Bundle & { folder: string; outcome: string })[] = []
   const createdBy = `polar-rl ${readVersion()}`
   for (const known of chosen) {
@@ -134,7 +125,6 @@ async function install(chosen: readonly PackagedHarness[], places: HarnessFolder
     printError(`${OUTCOMES[done.outcome]} in ${seconds} s, ${megabytes(done.bundle.bytes)}\n`)
     rows.push({ ...done.bundle, folder: done.folder, outcome: done.outcome })
   }
-  process.off('SIGINT', stop).off('SIGTERM', stop)
   if (asJson) printJson(rows, 2)
   return EXIT.done
 }

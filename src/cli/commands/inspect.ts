@@ -3,20 +3,20 @@ import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { buildSession, type BuiltSession } from '../../trajectory/build-session.ts'
 import type { HistoryBreak, Edge } from '../../trajectory/graph/call-graph.ts'
 import { buildFlags, toBuildOptions } from '../input/build-options.ts'
-import { defineCommand, EXIT, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, toggle, type ExitCode } from '../command.ts'
 import { formatGraph, formatSummary } from '../views/graph-view.ts'
 import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
-import { print, printJson } from '../views/print.ts'
+import { print, printJson, withSnakeKeys } from '../views/print.ts'
 
-export const inspect = defineCommand({
+export const command = defineCommand({
   name: 'inspect',
   description: 'Show the calls of a session as a tree, with the sample that trains each call.',
   subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
     from: FROM_FLAG,
-    why: { type: 'boolean', description: 'Print the evidence for the label of each call' },
-    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
-    json: { type: 'boolean', description: 'Print the graph as JSON' },
+    why: toggle('Print the evidence for the label of each call'),
+    salvage: toggle('Read the intact part of a damaged log'),
+    json: toggle('Print the graph as JSON'),
     ...buildFlags,
   },
   examples: ['polar inspect last', 'polar inspect last --why', 'polar inspect last --json | jq .calls[0].edge'],
@@ -25,7 +25,7 @@ export const inspect = defineCommand({
     const { dir, id } = await resolveSession(subject, resolve(flags.from))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const built = buildSession(session, options)
-    if (flags.json) printJson(toJson(built), 2)
+    if (flags.json) printJson(withSnakeKeys(toJson(built)), 2)
     else
       print(
         `Session ${session.id}${session.complete ? '' : ' (INCOMPLETE)'}\n\n` +

@@ -1,39 +1,32 @@
-import type { LoadedConfig } from '../../config/load-config.ts'
-import { loadSecret } from '../../config/load-secret.ts'
-import { defineCommand, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, option, toggle, usageError, type ExitCode } from '../command.ts'
 import { loadFromFlags, NODE_ENGINE_FLAGS, NODE_FLAGS, DATA_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
 import { createLogger } from '../../compose/create-logger.ts'
-import { readServerNote, readTokens } from '../../compose/data-folder.ts'
-import { explainFailure } from '../input/find-server.ts'
+import { explainFailure, findNodeServer } from '../input/find-server.ts'
 import { openWorker } from '../../compose/open-worker.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
 import { surviveErrors } from '../../compose/survive-errors.ts'
 import { untilAborted } from '../../lib/async/until-aborted.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
-export const node = defineCommand({
+export const command = defineCommand({
   name: 'node',
   description: 'Join a server, lease sessions, run them in sandboxes and grade them.',
   flags: {
     ...DATA_FLAGS,
-    server: { type: 'string', hint: 'URL', description: 'URL of the server (default: the server with the same --dir)' },
-    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token of scope node; or set POLAR_TOKEN' },
-    id: { type: 'string', hint: 'NAME', description: 'Id of the node (default: the host name)' },
-    adopt: {
-      type: 'string',
-      hint: 'DIR',
+    server: option('URL', 'URL of the server (default: the server with the same --dir)'),
+    'token-file': option('FILE', 'File with a token of scope node; or set POLAR_TOKEN'),
+    id: option('NAME', 'Id of the node (default: the host name)'),
+    adopt: option('DIR', 'Earlier --dir of this node, whose undelivered results are delivered; may be repeated', {
       multiple: true,
-      description: 'Earlier --dir of this node, whose undelivered results are delivered; may be repeated',
-    },
+    }),
     ...NODE_FLAGS,
-    'allow-path': {
-      type: 'string',
-      hint: 'DIR',
-      multiple: true,
-      description: 'Folder that tasks may upload from, mount, and load grading files from; may be repeated',
-    },
+    'allow-path': option(
+      'DIR',
+      'Folder that tasks may upload from, mount, and load grading files from; may be repeated',
+      { multiple: true },
+    ),
     ...NODE_ENGINE_FLAGS,
-    json: { type: 'boolean', description: 'Print the ready line as JSON' },
+    json: toggle('Print the ready line as JSON'),
     verbose: VERBOSE_FLAG,
   },
   examples: [
@@ -41,9 +34,10 @@ export const node = defineCommand({
     'polar node --server http://10.0.0.5:8080 --token-file node.token --engine-url http://localhost:8000 --run 32',
   ],
   async run({ flags }): Promise<ExitCode> {
-    const loaded = await loadFromFlags(flags)
-    const { config } = loaded
-    const server = await findServer(loaded)
+    const { config } = await loadFromFlags(flags)
+    const server = await findNodeServer(config, process.env)
+    if (server === undefined)
+      throw usageError('node', `name the server with --server URL; no server uses the folder ${config.data}`)
     using stop = listenForStop()
     const logger = createLogger(config.log)
     const choice = {
@@ -77,16 +71,3 @@ export const node = defineCommand({
     return exitCode(stop)
   },
 })
-
-/** Returns the configured server and token, or those of a server with the same data folder. */
-async function findServer({ config }: LoadedConfig): Promise<{ url: string; token: string | undefined }> {
-  const { node: section, data } = config
-  const note = await readServerNote(data)
-  const url = section.server ?? config.server.url ?? note?.url
-  if (url === undefined)
-    throw usageError('node', `name the server with --server URL; no server uses the folder ${data}`)
-  const token = await loadSecret('node.token', { file: section.token_file, env: section.token_env }, process.env)
-  // The token of this folder is sent to no other server.
-  const own = url === note?.url ? (await readTokens(data))?.node : undefined
-  return { url, token: token ?? own }
-}

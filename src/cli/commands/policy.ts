@@ -1,6 +1,6 @@
 import type { Policy } from '../../api/routes/policy-routes.ts'
 import { PauseMode } from '../../model/policy.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
 import { DATA_FLAGS } from '../input/config-flags.ts'
 import { explainFailure, findServer } from '../input/find-server.ts'
 import { print, printError, printJson } from '../views/print.ts'
@@ -8,37 +8,21 @@ import { formatTable } from '../views/table.ts'
 
 const MAX_VERSION = 2_147_483_647
 
-export const policy = defineCommand({
+export const command = defineCommand({
   name: 'policy',
   description: 'Show or change the weight version and the pause of all gateways of a server.',
   words: { name: 'ACTION', description: 'show (default), pause, set N or resume' },
   flags: {
-    server: {
-      type: 'string',
-      hint: 'URL',
-      description: 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)',
-    },
-    'token-file': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'File with a token of scope trainer; or set POLAR_TOKEN',
-    },
+    server: option('URL', 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)'),
+    'token-file': option('FILE', 'File with a token of scope trainer; or set POLAR_TOKEN'),
     ...DATA_FLAGS,
-    mode: {
-      type: 'string',
-      hint: 'MODE',
+    mode: option('MODE', 'pause: drain waits for calls in flight, hold lets them continue in the engine', {
       default: 'drain',
       choices: PauseMode.options,
-      description: 'pause: drain waits for calls in flight, hold lets them continue in the engine',
-    },
-    resume: { type: 'boolean', description: 'set: also end the pause' },
-    timeout: {
-      type: 'string',
-      hint: 'SECONDS',
-      default: '120',
-      description: 'How long to wait until all nodes have confirmed',
-    },
-    json: { type: 'boolean', description: 'Print JSON' },
+    }),
+    resume: toggle('set: also end the pause'),
+    timeout: option('SECONDS', 'How long to wait until all nodes have confirmed', { default: '120' }),
+    json: toggle('Print JSON'),
   },
   examples: ['polar policy', 'polar policy pause', 'polar policy set 8 --resume'],
   async run({ flags, words: [action = 'show', ...words] }): Promise<ExitCode> {

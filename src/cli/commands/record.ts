@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
+import { orInvalid } from '../../config/or-invalid.ts'
 import type { ContinuationMode } from '../../gateway/sessions/sessions.ts'
 import { allowModules } from '../../lib/process/load-module.ts'
 import { randomIds } from '../../lib/random-ids.ts'
@@ -14,19 +15,31 @@ import { findHarness, type FoundHarness } from '../../node/harness/find-harness.
 import { NO_OPTIONS, type AgentOptions } from '../../node/harness/harness-launch.ts'
 import { isPackaged, loadHarness } from '../../node/harness/load-harness.ts'
 import { presets } from '../../node/harness/presets/index.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import {
+  defineCommand,
+  EXIT,
+  option,
+  parseNumber,
+  toggle,
+  usageError,
+  type ExitCode,
+  type FlagValues,
+} from '../command.ts'
+import { listenForInterrupt } from '../stop-signals.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../../compose/harness-folders.ts'
 import { loadAgent } from '../input/load-agent.ts'
-import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
+import { loadQuirks } from '../../compose/load-quirks.ts'
 import {
   CONTINUATION_FLAG,
   DURABILITY_FLAG,
   ENGINE_FLAGS,
   ENGINE_KEY_FLAG,
+  QUIRKS_FLAG,
   toEngineChoice,
 } from '../input/engine-flags.ts'
-import { openEngine, USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
+import { USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
+import { openUntil } from '../input/open-until.ts'
 import { prepareCommand, preparePreset } from '../input/prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../../compose/record-session.ts'
 import { assertWritable } from '../../compose/writable.ts'
@@ -34,62 +47,38 @@ import { DEFAULT_OUT } from '../input/resolve-session.ts'
 import { formatCallTable, toSummary } from '../views/session-view.ts'
 import { printError, printJson } from '../views/print.ts'
 
-export const record = defineCommand({
+const FLAGS = {
+  harness: option('NAME', 'Run this harness non-interactively, with all permissions, in a HOME directory of its own', {
+    choices: presets.map(({ name }) => name),
+  }),
+  'harness-module': option('FILE', 'Instead of --harness: a JavaScript or TypeScript module that exports "harness"'),
+  'allow-module': option('FILE', 'Module that --agent may name as import_path; may be repeated', { multiple: true }),
+  'prompt-file': option('FILE', 'File with the prompt; - is standard input'),
+  'harness-dir': option('DIR', HARNESS_DIR_HELP),
+  agent: option(
+    'FILE',
+    'YAML or JSON file with settings, mcp_servers, skills_path, env and custom_shell, as in a task; may also name the harness',
+  ),
+  images: toggle('Configure the harness for a model that accepts images'),
+  context: option('TOKENS', 'Context size that the harness is configured with (default: the limit of the engine)'),
+  env: option('NAMES', 'Environment variables that --harness passes on, separated by commas'),
+  ...ENGINE_FLAGS,
+  'engine-key': ENGINE_KEY_FLAG,
+  out: option('DIR', 'Folder for sessions', { default: DEFAULT_OUT }),
+  'engine-log': option('FILE', 'File that the tiny engine writes a JSON line to for each generation'),
+  continuation: CONTINUATION_FLAG,
+  quirks: QUIRKS_FLAG,
+  durability: DURABILITY_FLAG,
+  json: toggle('Print the summary as JSON on standard output'),
+  verbose: toggle('Log at level debug'),
+}
+
+export const command = defineCommand({
   name: 'record',
   description: 'Run a harness and record all its model calls with exact tokens.',
   subject: { name: 'prompt', description: 'Prompt for the harness of --harness' },
   rest: 'the command to run, which finds the gateway by OPENAI_BASE_URL and similar variables; or more arguments for --harness',
-  flags: {
-    harness: {
-      type: 'string',
-      hint: 'NAME',
-      choices: presets.map(({ name }) => name),
-      description: 'Run this harness non-interactively, with all permissions, in a HOME directory of its own',
-    },
-    'harness-module': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'Instead of --harness: a JavaScript or TypeScript module that exports "harness"',
-    },
-    'allow-module': {
-      type: 'string',
-      hint: 'FILE',
-      multiple: true,
-      description: 'Module that --agent may name as import_path; may be repeated',
-    },
-    'prompt-file': { type: 'string', hint: 'FILE', description: 'File with the prompt; - is standard input' },
-    'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
-    agent: {
-      type: 'string',
-      hint: 'FILE',
-      description:
-        'YAML or JSON file with settings, mcp_servers, skills_path, env and custom_shell, as in a task; may also name the harness',
-    },
-    images: { type: 'boolean', description: 'Configure the harness for a model that accepts images' },
-    context: {
-      type: 'string',
-      hint: 'TOKENS',
-      description: 'Context size that the harness is configured with (default: the limit of the engine)',
-    },
-    env: {
-      type: 'string',
-      hint: 'NAMES',
-      description: 'Environment variables that --harness passes on, separated by commas',
-    },
-    ...ENGINE_FLAGS,
-    'engine-key': ENGINE_KEY_FLAG,
-    out: { type: 'string', hint: 'DIR', description: 'Folder for sessions', default: DEFAULT_OUT },
-    'engine-log': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'File that the tiny engine writes a JSON line to for each generation',
-    },
-    continuation: CONTINUATION_FLAG,
-    quirks: QUIRKS_FLAG,
-    durability: DURABILITY_FLAG,
-    json: { type: 'boolean', description: 'Print the summary as JSON on standard output' },
-    verbose: { type: 'boolean', description: 'Log at level debug' },
-  },
+  flags: FLAGS,
   examples: [
     'polar record --harness claude_code "Fix the failing test"',
     'polar record -- pi -p "What is in this folder?"',
@@ -100,12 +89,12 @@ export const record = defineCommand({
     const dir = resolve(flags.out)
     await assertWritable(dir)
     const quirks = await loadQuirks(flags.quirks)
-    const interrupted = new AbortController()
-    const stop = (): void => interrupted.abort()
-    process.on('SIGINT', stop).on('SIGTERM', stop)
+    using interrupted = listenForInterrupt()
     const now = Date.now
-    await using engine = await openEngine({ ...toEngineChoice(flags), log: flags['engine-log'] })
-    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
+    const choice = { ...toEngineChoice('record', flags), log: flags['engine-log'] }
+    await using engine = await openUntil(interrupted.signal, choice)
+    if (engine === undefined) return EXIT.interrupted
+    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
       continuation: flags.continuation as ContinuationMode,
@@ -121,24 +110,13 @@ export const record = defineCommand({
       stdout: flags.json ? 'stderr' : 'inherit',
       signal: interrupted.signal,
     })
-    process.off('SIGINT', stop).off('SIGTERM', stop)
     report(recorded, what.harness, dir, flags.json)
     if (interrupted.signal.aborted) return EXIT.interrupted
     return recorded.exitCode === 0 && recorded.session.complete ? EXIT.done : EXIT.failed
   },
 })
 
-interface RecordFlags {
-  harness?: string
-  'harness-module'?: string
-  'allow-module': string[]
-  'prompt-file'?: string
-  'harness-dir'?: string
-  agent?: string
-  images: boolean
-  context?: string
-  env?: string
-}
+type RecordFlags = FlagValues<typeof FLAGS>
 
 /** A harness with its prompt, or a command of the user. */
 type Choice =
@@ -199,14 +177,10 @@ async function readPrompt(file: string | undefined, word: string): Promise<strin
   throw usageError('record', 'the prompt is missing, as in: polar record --harness pi "Who are you?"')
 }
 
-async function readPromptFile(file: string): Promise<string> {
-  try {
-    return file === '-' ? await text(process.stdin) : await readFile(file, 'utf8')
-  } catch (error) {
-    throw new RolloutError('config.invalid', `Cannot read the prompt ${file}: ${(error as Error).message}`, {
-      cause: error,
-    })
-  }
+function readPromptFile(file: string): Promise<string> {
+  return orInvalid(`Cannot read the prompt ${file}`, () =>
+    file === '-' ? text(process.stdin) : readFile(file, 'utf8'),
+  )
 }
 
 async function findOrExplain(harness: PackagedHarness, flags: RecordFlags): Promise<FoundHarness> {
@@ -226,15 +200,13 @@ function toRecord(
   engine: { model: string; contextTokens: number | undefined },
 ): Pick<RecordOptions, 'origin' | 'prepare'> {
   if (choice.harness === undefined) {
-    const { command } = choice
+    const { command: line } = choice
     const options = { env: process.env, model: engine.model }
-    return { origin: { command }, prepare: async (access) => prepareCommand(command, { ...options, access }) }
+    return { origin: { command: line }, prepare: async (access) => prepareCommand(line, { ...options, access }) }
   }
   const { harness } = choice
-  const contextTokens =
-    flags.context === undefined
-      ? (engine.contextTokens ?? USUAL_CONTEXT)
-      : parseNumber('record', 'context', flags.context, { min: 1024, max: 100_000_000 })
+  const chosen = parseNumber('record', 'context', flags.context, { min: 1024, max: 100_000_000 })
+  const contextTokens = chosen ?? engine.contextTokens ?? USUAL_CONTEXT
   const preset = {
     ...choice,
     model: { model: engine.model, contextTokens, images: flags.images },

@@ -18,84 +18,66 @@ import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import { SessionFolder, sessionsFolder } from '../../node/session/session-folder.ts'
 import { StageWidths } from '../../node/session/stages.ts'
 import type { SessionScore } from '../../trajectory/score-session.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { listenForInterrupt } from '../stop-signals.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { HARNESS_DIR_HELP, presetNamed } from '../../compose/harness-folders.ts'
-import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
+import { loadQuirks } from '../../compose/load-quirks.ts'
 import { loadTaskFiles } from '../input/load-tasks.ts'
 import { groupOf } from '../input/choose-run.ts'
-import { CONTINUATION_FLAG, ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
-import { openEngine, warningsOf } from '../../compose/open-engine.ts'
+import { CONTINUATION_FLAG, ENGINE_FLAGS, ENGINE_KEY_FLAG, QUIRKS_FLAG, toEngineChoice } from '../input/engine-flags.ts'
+import { warningsOf } from '../../compose/open-engine.ts'
+import { openUntil } from '../input/open-until.ts'
 import { openNode, type OpenNode } from '../../compose/open-node.ts'
-import { loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
+import { RUNTIMES_CONFIG_FLAG } from '../input/config-flags.ts'
+import { loadRuntimeSettings } from '../../compose/runtime-settings.ts'
 import { createStageView } from '../views/stage-view.ts'
 import { formatTable } from '../views/table.ts'
 import { assertWritable } from '../../compose/writable.ts'
-import { print, printError, printJson } from '../views/print.ts'
+import { print, printError, printJson, withSnakeKeys } from '../views/print.ts'
 
 const DEFAULT_OUT = join('.polar', 'runs')
 
-export const run = defineCommand({
+export const command = defineCommand({
   name: 'run',
   description:
     'Run tasks on this machine without a server: run the harness in sandboxes, build trajectories and grade them.',
   words: { name: 'FILE…', description: 'Task files: YAML, JSON or JSONL' },
   flags: {
-    harbor: {
-      type: 'string',
-      hint: 'DIR',
-      multiple: true,
-      description: 'Folder of a Harbor task, or of several; may be repeated',
-    },
-    harness: { type: 'string', hint: 'NAME', description: 'Harness for Harbor tasks (default: pi)' },
-    image: { type: 'string', hint: 'IMAGE', description: 'Image built from the Dockerfile of the Harbor tasks' },
-    samples: { type: 'string', hint: 'N', description: 'Sessions of each task; overrides num_samples' },
-    out: { type: 'string', hint: 'DIR', default: DEFAULT_OUT, description: 'Folder for sessions and scores' },
+    harbor: option('DIR', 'Folder of a Harbor task, or of several; may be repeated', { multiple: true }),
+    harness: option('NAME', 'Harness for Harbor tasks (default: pi)'),
+    image: option('IMAGE', 'Image built from the Dockerfile of the Harbor tasks'),
+    samples: option('N', 'Sessions of each task; overrides num_samples'),
+    out: option('DIR', 'Folder for sessions and scores', { default: DEFAULT_OUT }),
     config: RUNTIMES_CONFIG_FLAG,
-    runtime: {
-      type: 'string',
-      hint: 'KIND',
-      choices: runtimes.kinds,
-      description: 'Runtime of tasks that name none (default: bubblewrap)',
-    },
-    init: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes prepared at a time' },
-    ready: {
-      type: 'string',
-      hint: 'N',
-      default: '4',
-      description: 'Prepared sandboxes that may wait for an agent slot',
-    },
-    run: { type: 'string', hint: 'N', default: '4', description: 'Agents that run at a time' },
-    postrun: { type: 'string', hint: 'N', default: '4', description: 'Sessions graded at a time' },
-    refills: {
-      type: 'string',
-      hint: 'N',
-      description:
-        'Limit of sessions of a task that replace sessions failed because of infrastructure (default: its number of samples)',
-    },
-    artifacts: {
-      type: 'string',
-      hint: 'WHICH',
+    runtime: option('KIND', 'Runtime of tasks that name none (default: bubblewrap)', { choices: runtimes.kinds }),
+    init: option('N', 'Sandboxes prepared at a time', { default: '4' }),
+    ready: option('N', 'Prepared sandboxes that may wait for an agent slot', { default: '4' }),
+    run: option('N', 'Agents that run at a time', { default: '4' }),
+    postrun: option('N', 'Sessions graded at a time', { default: '4' }),
+    refills: option(
+      'N',
+      'Limit of sessions of a task that replace sessions failed because of infrastructure (default: its number of samples)',
+    ),
+    artifacts: option('WHICH', 'Sessions whose output, logs and grading evidence are kept', {
       choices: ['all', 'failures', 'none'],
       default: 'all',
-      description: 'Sessions whose output, logs and grading evidence are kept',
-    },
+    }),
     ...ENGINE_FLAGS,
     'engine-key': ENGINE_KEY_FLAG,
-    context: { type: 'string', hint: 'N', description: 'Context size in tokens that harnesses are configured with' },
-    images: { type: 'boolean', description: 'The model accepts images' },
+    context: option('N', 'Context size in tokens that harnesses are configured with'),
+    images: toggle('The model accepts images'),
     continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
-    'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
-    'allow-module': {
-      type: 'string',
-      hint: 'FILE',
-      multiple: true,
-      description: 'Module of a builder, evaluator, harness or runtime that tasks may load; may be repeated',
-    },
-    watch: { type: 'boolean', description: 'Run again when a task file, or a file of a Harbor task, changes' },
-    json: { type: 'boolean', description: 'Print one line of JSON for each session on standard output' },
-    verbose: { type: 'boolean', description: 'Log at level debug' },
+    'harness-dir': option('DIR', HARNESS_DIR_HELP),
+    'allow-module': option(
+      'FILE',
+      'Module of a builder, evaluator, harness or runtime that tasks may load; may be repeated',
+      { multiple: true },
+    ),
+    watch: toggle('Run again when a task file, or a file of a Harbor task, changes'),
+    json: toggle('Print one line of JSON for each session on standard output'),
+    verbose: toggle('Log at level debug'),
   },
   examples: [
     'polar run task.yaml',
@@ -116,7 +98,7 @@ export const run = defineCommand({
       harbor: flags.harbor,
       harness: flags.harness ?? 'pi',
       image: flags.image,
-      samples: flags.samples === undefined ? undefined : whole('samples', flags.samples, 1),
+      samples: whole('samples', flags.samples, 1),
       modules: await allowModules(flags['allow-module'].map((path) => resolve(path))),
     }
     // Problems of the tasks are reported before anything starts.
@@ -124,51 +106,43 @@ export const run = defineCommand({
     await readTaskFiles(sources)
     const settings = await loadRuntimeSettings(process.env, flags.config)
     await assertWritable(dir)
-    const interrupted = new AbortController()
-    const stop = (): void => interrupted.abort()
-    process.on('SIGINT', stop).on('SIGTERM', stop)
-    try {
-      await using engine = await openEngine(toEngineChoice(flags))
-      for (const warning of warningsOf(engine)) printError(`${warning}\n`)
-      const widths = StageWidths.parse({
-        init: whole('init', flags.init, 1),
-        ready: whole('ready', flags.ready, 0),
-        run: whole('run', flags.run, 1),
-        postrun: whole('postrun', flags.postrun, 1),
-        backlog: 2 * whole('postrun', flags.postrun, 1),
-      })
-      await using opened = await openNode({
-        nodeId: hostname(),
-        dir,
-        engine,
-        runtime: flags.runtime ?? settings.runtime,
-        runtimeSettings: settings.runtimes,
-        gitCredentials: settings.gitCredentials,
-        sandboxMemoryMb: settings.sandboxMemoryMb,
-        widths,
-        budgets: { init: 900, evaluate: 1800 },
-        artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
-        modules: flags['allow-module'],
-        harnessDir: flags['harness-dir'],
-        contextTokens:
-          flags.context === undefined
-            ? undefined
-            : parseNumber('run', 'context', flags.context, { min: 1024, max: 100_000_000 }),
-        images: flags.images,
-        continuation: flags.continuation as ContinuationMode,
-        quirks: await loadQuirks(flags.quirks),
-        env: process.env,
-        logger: createLogger(flags.verbose ? 'debug' : 'error'),
-      })
-      await addMissingScores(dir)
-      const refills = flags.refills === undefined ? undefined : whole('refills', flags.refills, 0)
-      const once = (signal: AbortSignal): Promise<ExitCode> =>
-        runAll(sources, { opened, widths, dir, refills, asJson: flags.json, signal })
-      const code = flags.watch ? await runAgain(sources, once, interrupted.signal) : await once(interrupted.signal)
-      return interrupted.signal.aborted ? EXIT.interrupted : code
-    } finally {
-      process.off('SIGINT', stop).off('SIGTERM', stop)
-    }
+    using interrupted = listenForInterrupt()
+    await using engine = await openUntil(interrupted.signal, toEngineChoice('run', flags))
+    if (engine === undefined) return EXIT.interrupted
+    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
+    const widths = StageWidths.parse({
+      init: whole('init', flags.init, 1),
+      ready: whole('ready', flags.ready, 0),
+      run: whole('run', flags.run, 1),
+      postrun: whole('postrun', flags.postrun, 1),
+      backlog: 2 * Number(flags.postrun),
+    })
+    await using opened = await openNode({
+      nodeId: hostname(),
+      dir,
+      engine,
+      runtime: flags.runtime ?? settings.runtime,
+      runtimeSettings: settings.runtimes,
+      gitCredentials: settings.gitCredentials,
+      sandboxMemoryMb: settings.sandboxMemoryMb,
+      widths,
+      budgets: { init: 900, evaluate: 1800 },
+      artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
+      modules: flags['allow-module'],
+      harnessDir: flags['harness-dir'],
+      contextTokens: parseNumber('run', 'context', flags.context, { min: 1024, max: 100_000_000 }),
+      images: flags.images,
+      continuation: flags.continuation as ContinuationMode,
+      quirks: await loadQuirks(flags.quirks),
+      env: process.env,
+      logger: createLogger(flags.verbose ? 'debug' : 'error'),
+    })
+    await addMissingScores(dir)
+    const refills = whole('refills', flags.refills, 0)
+    const once = (signal: AbortSignal): Promise<ExitCode> =>
+      runAll(sources, { opened, widths, dir, refills, asJson: flags.json, signal })
+    const code = flags.watch ? await runAgain(sources, once, interrupted.signal) : await once(interrupted.signal)
+    return interrupted.signal.aborted ? EXIT.interrupted : code
   },
 })
 
@@ -283,21 +257,9 @@ function scoreOf({ sessionId, taskId, runId, grade }: SessionOutcome): SessionSc
   return { ...grade, session_id: sessionId, group_id: runId === undefined ? taskId : groupOf(runId, taskId) }
 }
 
-/** The outcome in snake_case, like all other JSON output. Its camelCase keys stay until the next release. */
+/** The grade has names that the evaluator chose, so its keys stay. */
 function toOutcomeJson(outcome: SessionOutcome): unknown {
-  const { ending, counts } = outcome
-  return {
-    ...outcome,
-    schema_version: outcome.schemaVersion,
-    session_id: outcome.sessionId,
-    task_id: outcome.taskId,
-    run_id: outcome.runId,
-    node_id: outcome.nodeId,
-    ending: ending && { ...ending, exit_code: ending.exitCode },
-    counts: counts && { ...counts, trained_calls: counts.trainedCalls, excluded_calls: counts.excludedCalls },
-    artifacts: outcome.artifacts.map((artifact) => ({ ...artifact, is_cut: artifact.isCut })),
-    ended_at: outcome.endedAt,
-  }
+  return { ...(withSnakeKeys(outcome) as object), grade: outcome.grade }
 }
 
 function noteOf(outcomes: readonly SessionOutcome[]): string {
@@ -389,6 +351,6 @@ async function runAgain(
   }
 }
 
-function whole(flag: string, text: string, min: number): number {
+function whole(flag: string, text: string | undefined, min: number): number | undefined {
   return parseNumber('run', flag, text, { min, max: 100_000 })
 }

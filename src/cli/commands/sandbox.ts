@@ -7,9 +7,17 @@ import { DEFAULT_RUNTIME } from '../../node/sandbox/open-runtimes.ts'
 import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import type { Execution, ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../node/sandbox/runtimes/runtime.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { completeSettings, loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
-import { loadCustomRuntime, openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../input/sandbox-options.ts'
+import { actionError, defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { listenForInterrupt } from '../stop-signals.ts'
+import { RUNTIMES_CONFIG_FLAG } from '../input/config-flags.ts'
+import { completeSettings, loadRuntimeSettings } from '../../compose/runtime-settings.ts'
+import {
+  loadCustomRuntime,
+  openRuntime,
+  SANDBOX_DIR_HELP,
+  SANDBOX_FLAGS,
+  toSandboxSpec,
+} from '../input/sandbox-options.ts'
 import { formatTable } from '../views/table.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
@@ -21,40 +29,22 @@ const OUTPUT_BYTES = 1024 ** 3
 /** Exit code of `timeout` (coreutils). */
 const TIMED_OUT = 124
 
-export const sandbox = defineCommand({
+export const command = defineCommand({
   name: 'sandbox',
   description: 'Run a command or a shell in a sandbox, list sandboxes, and remove them.',
   words: { name: 'exec | shell | ls | rm ID…', description: 'Action' },
   flags: {
-    runtime: {
-      type: 'string',
-      hint: 'KIND',
+    runtime: option('KIND', `Runtime of the sandbox (default: ${DEFAULT_RUNTIME}; for ls and rm: all)`, {
       choices: runtimes.kinds,
-      description: `Runtime of the sandbox (default: ${DEFAULT_RUNTIME}; for ls and rm: all)`,
-    },
-    'runtime-module': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'Instead of --runtime: a JavaScript or TypeScript module that exports "runtime"',
-    },
-    image: { type: 'string', hint: 'IMAGE', description: 'Image, or root folder, that the sandbox starts from' },
-    network: { type: 'string', hint: 'none|open|HOST,…', description: 'Network access (default: none)' },
-    'memory-mb': { type: 'string', hint: 'N', description: 'Memory limit in MB' },
-    pids: { type: 'string', hint: 'N', description: 'Limit of processes' },
-    cpus: { type: 'string', hint: 'N', description: 'CPU limit in cores' },
-    'disk-mb': { type: 'string', hint: 'N', description: 'Disk limit in MB' },
-    mount: {
-      type: 'string',
-      hint: 'FROM:TO[:rw],…',
-      description: 'Folders of this machine to mount, read-only unless rw',
-    },
-    workdir: { type: 'string', hint: 'PATH', description: 'Working directory of the command', default: '/workspace' },
-    timeout: { type: 'string', hint: 'SECONDS', description: 'exec: time limit; exit code 124 if it is exceeded' },
-    stdin: { type: 'boolean', description: 'exec: pass standard input, read to its end' },
-    expired: { type: 'boolean', description: 'rm: all sandboxes whose lease has expired' },
+    }),
+    'runtime-module': option('FILE', 'Instead of --runtime: a JavaScript or TypeScript module that exports "runtime"'),
+    ...SANDBOX_FLAGS,
+    timeout: option('SECONDS', 'exec: time limit; exit code 124 if it is exceeded'),
+    stdin: toggle('exec: pass standard input, read to its end'),
+    expired: toggle('rm: all sandboxes whose lease has expired'),
     config: RUNTIMES_CONFIG_FLAG,
-    dir: { type: 'string', hint: 'DIR', description: SANDBOX_DIR_HELP },
-    json: { type: 'boolean', description: 'ls: print JSON' },
+    dir: option('DIR', SANDBOX_DIR_HELP),
+    json: toggle('ls: print JSON'),
   },
   rest: 'the command of exec',
   examples: [
@@ -79,9 +69,7 @@ export const sandbox = defineCommand({
       case 'shell': {
         const [file, ...args] = rest
         if (action === 'exec' && file === undefined) throw usageError('sandbox', 'name the command to run after --')
-        const timeout = flags.timeout
-        const seconds =
-          timeout === undefined ? undefined : parseNumber('sandbox', 'timeout', timeout, { min: 1, max: 604_800 })
+        const seconds = parseNumber('sandbox', 'timeout', flags.timeout, { min: 1, max: 604_800 })
         const kind = chosen ?? DEFAULT_RUNTIME
         const settings = await completeSettings(kind, configured[kind] ?? {}, process.env)
         await using runtime = openRuntime(kind, flags.dir, process.env, { custom, settings })
@@ -98,9 +86,8 @@ export const sandbox = defineCommand({
           throw usageError('sandbox', 'name the sandboxes to remove, or use --expired')
         return remove(kinds.map(open), ids, flags.expired)
       case undefined:
-        throw usageError('sandbox', 'name an action: exec, shell, ls or rm')
       default:
-        throw usageError('sandbox', `unknown action "${action}"`)
+        throw actionError('sandbox', action, 'exec, shell, ls or rm')
     }
   },
 })
@@ -115,10 +102,10 @@ function passOn(code: number): ExitCode {
 async function runCommand(
   runtime: Runtime,
   spec: SandboxSpec,
-  command: Pick<ExecSpec, 'command' | 'stdin' | 'timeoutMs'>,
+  exec: Pick<ExecSpec, 'command' | 'stdin' | 'timeoutMs'>,
 ): Promise<number> {
   return withSandbox(runtime, spec, async (box, signal) => {
-    const execution = await box.exec({ ...command, leftovers: 'end', outputBytes: OUTPUT_BYTES })
+    const execution = await box.exec({ ...exec, leftovers: 'end', outputBytes: OUTPUT_BYTES })
     const kill = (): void => void execution.kill()
     signal.addEventListener('abort', kill, { once: true })
     if (signal.aborted) kill()
@@ -179,9 +166,7 @@ async function withSandbox(
   spec: SandboxSpec,
   work: (box: Sandbox, signal: AbortSignal) => Promise<number>,
 ): Promise<number> {
-  const interrupted = new AbortController()
-  const stop = (): void => interrupted.abort()
-  process.on('SIGINT', stop).on('SIGTERM', stop).on('SIGHUP', stop)
+  using interrupted = listenForInterrupt('SIGHUP')
   try {
     await using box = await startChecked(
       runtime,
@@ -198,8 +183,6 @@ async function withSandbox(
   } catch (error) {
     if (interrupted.signal.aborted) return EXIT.interrupted
     throw error
-  } finally {
-    process.off('SIGINT', stop).off('SIGTERM', stop).off('SIGHUP', stop)
   }
 }
 

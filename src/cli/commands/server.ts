@@ -1,4 +1,4 @@
-import { defineCommand, type ExitCode } from '../command.ts'
+import { defineCommand, toggle, type ExitCode } from '../command.ts'
 import { loadFromFlags, DATA_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
@@ -8,13 +8,13 @@ import { surviveErrors } from '../../compose/survive-errors.ts'
 import { untilAborted } from '../../lib/async/until-aborted.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
-export const server = defineCommand({
+export const command = defineCommand({
   name: 'server',
   description: 'Accept tasks from trainers, lease their sessions to nodes, and store the results.',
   flags: {
     ...DATA_FLAGS,
     ...SERVER_FLAGS,
-    json: { type: 'boolean', description: 'Print the ready line as JSON' },
+    json: toggle('Print the ready line as JSON'),
     verbose: VERBOSE_FLAG,
   },
   examples: [

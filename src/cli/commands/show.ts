@@ -1,14 +1,15 @@
 import { resolve } from 'node:path'
 import { textOf, type AssistantMessage, type Message } from '../../model/message.ts'
 import type { SessionRecord } from '../../model/session.ts'
+import { recordedLogprobMode } from '../../model/steering.ts'
 import { toCallSampling, type TurnSampling } from '../../model/turn-sampling.ts'
 import type { Choice, Turn } from '../../model/turn.ts'
 import type { Tokenizer } from '@polar-rl/tiny-engine'
 import { loadTinyEngine } from '../../compose/tiny-engine.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
-import { toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts'
+import { toWireGrammar, toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts'
 import { numberOrNull } from '../../trajectory/to-trace.ts'
-import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, toggle, usageError, type ExitCode } from '../command.ts'
 import { readRequest } from '../../compose/read-request.ts'
 import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
 import { formatCallTable, toSummary } from '../views/session-view.ts'
@@ -16,17 +17,17 @@ import { isTiny } from '../../compose/token-decoder.ts'
 import { print, printJson } from '../views/print.ts'
 import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 
-export const show = defineCommand({
+export const command = defineCommand({
   name: 'show',
   description: 'Show a recorded session.',
   subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
     from: FROM_FLAG,
-    call: { type: 'string', hint: 'N', description: 'Only this call, counted from 1' },
-    full: { type: 'boolean', description: 'Print long messages in full' },
-    tokens: { type: 'boolean', description: 'Print sampled tokens with their ids and log probabilities' },
-    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
-    json: { type: 'boolean', description: 'Print everything as JSON; with --tokens including token ids' },
+    call: option('N', 'Only this call, counted from 1'),
+    full: toggle('Print long messages in full'),
+    tokens: toggle('Print sampled tokens with their ids and log probabilities'),
+    salvage: toggle('Read the intact part of a damaged log'),
+    json: toggle('Print everything as JSON; with --tokens including token ids'),
   },
   examples: ['polar show last', 'polar show last --call 1 --tokens', 'polar show last --json | jq .totals'],
   async run({ subject, flags }): Promise<ExitCode> {
@@ -65,7 +66,7 @@ function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
     steered_by: turn.steeredBy ?? [],
     dropped_fields: turn.droppedFields ?? [],
     sampling: turn.sampling === undefined ? null : toSamplingJson(turn.sampling),
-    logprobs_of: turn.response?.logprobMode ?? null,
+    logprobs_of: recordedLogprobMode(turn) ?? null,
     failure: turn.failure ?? null,
     grade_reasons: turn.response?.gradeReasons ?? [],
     usage: turn.response?.usage ?? null,
@@ -88,8 +89,10 @@ function toSamplingJson(sampling: TurnSampling): Record<string, unknown> {
     sent: toWireSampling(sampling.sent),
     engine_defaults: toWireSampling(sampling.defaults),
     assumed: toWireNames(inForce.assumed),
+    unknown: toWireNames(inForce.hidden ?? []),
     in_force: toWireSampling(inForce),
     distribution_cut: inForce.isCut,
+    grammar: sampling.grammar === undefined ? null : toWireGrammar(sampling.grammar),
   }
 }
 

@@ -1,10 +1,21 @@
 import { ApiTaskState } from '../../api/routes/task-routes.ts'
 import { shellWord } from '../../lib/process/shell-word.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
+import { listenForStop } from '../stop-signals.ts'
 import { endWithOutput } from '../views/closed-output.ts'
-import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import {
+  actionError,
+  defineCommand,
+  EXIT,
+  option,
+  parseNumber,
+  toggle,
+  usageError,
+  type ExitCode,
+  type FlagValues,
+} from '../command.ts'
 import { DATA_FLAGS } from '../input/config-flags.ts'
-import { explainFailure, findServer, type FoundServer, type ServerFlags } from '../input/find-server.ts'
+import { explainFailure, findServer, type FoundServer } from '../input/find-server.ts'
 import { findTask, listSessions, listTasks } from '../task/find-task.ts'
 import { removeTasks } from '../task/remove-tasks.ts'
 import { saveResults } from '../task/save-results.ts'
@@ -15,7 +26,30 @@ import { print, printError, printJson } from '../views/print.ts'
 
 const PATIENCE_SECONDS = '600'
 
-export const task = defineCommand({
+const FLAGS = {
+  server: option('URL', 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)'),
+  'token-file': option('FILE', 'File with a token of scope trainer; or set POLAR_TOKEN'),
+  ...DATA_FLAGS,
+  samples: option('N', 'submit: sessions of each task; overrides num_samples'),
+  priority: option('N', 'submit: priority from 0 to 100, higher first; overrides the task'),
+  id: option('NAME', 'submit: id of the task; overrides task_id'),
+  wait: toggle('submit: wait until the tasks have ended'),
+  again: toggle('submit: run tasks again that have ended'),
+  queue: toggle('submit: also queue tasks that no registered node can run'),
+  patience: option('SECONDS', 'wait: how long to retry while the server does not answer', {
+    default: PATIENCE_SECONDS,
+  }),
+  status: option('WORD', 'ls: only tasks with this status', { choices: ApiTaskState.options }),
+  search: option('TEXT', 'ls: only tasks whose id contains this text'),
+  limit: option('N', 'ls: maximum number of tasks', { default: '50' }),
+  session: option('ID', 'show: this session with all its attempts'),
+  to: option('DIR', 'results: folder for one file per task (default: standard output)'),
+  follow: toggle('results: wait for further results until the task has ended'),
+  cancelled: toggle('retry: also cancelled sessions'),
+  json: toggle('Print JSON'),
+}
+
+export const command = defineCommand({
   name: 'task',
   description: 'Submit tasks to a server, wait for them, and get their results.',
   words: {
@@ -23,52 +57,7 @@ export const task = defineCommand({
     description:
       'submit FILE…, ls, show ID, wait ID…, results ID…, cancel ID…, retry ID… or rm ID…; files are YAML, JSON or JSONL',
   },
-  flags: {
-    server: {
-      type: 'string',
-      hint: 'URL',
-      description: 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)',
-    },
-    'token-file': {
-      type: 'string',
-      hint: 'FILE',
-      description: 'File with a token of scope trainer; or set POLAR_TOKEN',
-    },
-    ...DATA_FLAGS,
-    samples: { type: 'string', hint: 'N', description: 'submit: sessions of each task; overrides num_samples' },
-    priority: {
-      type: 'string',
-      hint: 'N',
-      description: 'submit: priority from 0 to 100, higher first; overrides the task',
-    },
-    id: { type: 'string', hint: 'NAME', description: 'submit: id of the task; overrides task_id' },
-    wait: { type: 'boolean', description: 'submit: wait until the tasks have ended' },
-    again: { type: 'boolean', description: 'submit: run tasks again that have ended' },
-    queue: { type: 'boolean', description: 'submit: also queue tasks that no registered node can run' },
-    patience: {
-      type: 'string',
-      hint: 'SECONDS',
-      default: PATIENCE_SECONDS,
-      description: 'wait: how long to retry while the server does not answer',
-    },
-    status: {
-      type: 'string',
-      hint: 'WORD',
-      choices: ApiTaskState.options,
-      description: 'ls: only tasks with this status',
-    },
-    search: { type: 'string', hint: 'TEXT', description: 'ls: only tasks whose id contains this text' },
-    limit: { type: 'string', hint: 'N', default: '50', description: 'ls: maximum number of tasks' },
-    session: { type: 'string', hint: 'ID', description: 'show: this session with all its attempts' },
-    to: {
-      type: 'string',
-      hint: 'DIR',
-      description: 'results: folder for one file per task (default: standard output)',
-    },
-    follow: { type: 'boolean', description: 'results: wait for further results until the task has ended' },
-    cancelled: { type: 'boolean', description: 'retry: also cancelled sessions' },
-    json: { type: 'boolean', description: 'Print JSON' },
-  },
+  flags: FLAGS,
   examples: [
     'polar task submit examples/tasks/ask.yaml --wait',
     'polar task ls --status running',
@@ -103,9 +92,8 @@ export const task = defineCommand({
         case 'rm':
           return await removeTasks(ids(), flags, find)
         case undefined:
-          throw usageError('task', 'name an action: submit, ls, show, wait, results, cancel, retry or rm')
         default:
-          throw usageError('task', `unknown action "${action}"`)
+          throw actionError('task', action, 'submit, ls, show, wait, results, cancel, retry or rm')
       }
     } catch (error) {
       throw explainFailure(error)
@@ -115,28 +103,15 @@ export const task = defineCommand({
 
 type Find = () => Promise<FoundServer>
 
-interface TaskFlags extends ServerFlags {
-  samples: string | undefined
-  priority: string | undefined
-  id: string | undefined
-  wait: boolean
-  again: boolean
-  queue: boolean
-  status: string | undefined
-  search: string | undefined
-  limit: string
-  session: string | undefined
-  to: string | undefined
-  follow: boolean
-  cancelled: boolean
-  json: boolean
-}
+type TaskFlags = FlagValues<typeof FLAGS>
 
 async function submit(files: readonly string[], flags: TaskFlags, find: Find, patience: number): Promise<ExitCode> {
   if (files.length === 0) throw usageError('task', 'name the task files, as in: polar task submit task.yaml')
-  const whole = (flag: 'samples' | 'priority', min: number, max: number): number | undefined =>
-    flags[flag] === undefined ? undefined : parseNumber('task', flag, flags[flag], { min, max })
-  const changes = { samples: whole('samples', 1, 10_000), priority: whole('priority', 0, 100), id: flags.id }
+  const changes = {
+    samples: parseNumber('task', 'samples', flags.samples, { min: 1, max: 10_000 }),
+    priority: parseNumber('task', 'priority', flags.priority, { min: 0, max: 100 }),
+    id: flags.id,
+  }
   const server = await find().catch(async (error: unknown) => {
     // Problems of the tasks are reported before problems of the server.
     await readTasks(files, changes, { isLocal: true })
@@ -185,10 +160,7 @@ async function list(words: readonly string[], flags: TaskFlags, find: Find): Pro
   if (words.length > 0) throw usageError('task', 'ls accepts no ids; use --search TEXT')
   const most = parseNumber('task', 'limit', flags.limit, { min: 1, max: 1_000_000 })
   const { client } = await find()
-  const query = {
-    ...(flags.status === undefined ? {} : { status: ApiTaskState.parse(flags.status) }),
-    ...(flags.search === undefined ? {} : { search: flags.search }),
-  }
+  const query = { status: ApiTaskState.optional().parse(flags.status), search: flags.search }
   const tasks: TaskSummary[] = []
   for await (const found of listTasks(client, query, most)) {
     if (flags.json) printJson(found)
@@ -220,36 +192,30 @@ async function wait(
   { find, patience, asJson }: { find: Find; patience: number; asJson: boolean },
 ): Promise<ExitCode> {
   using _ = endWithOutput()
-  const interrupted = new AbortController()
-  const stop = (): void => interrupted.abort(new Error('interrupted'))
-  process.once('SIGINT', stop).once('SIGTERM', stop)
+  using stop = listenForStop({ twoSteps: true })
   try {
     const tasks = await waitForTasks({
       ids,
       find,
       patienceMs: patience * 1000,
-      signal: interrupted.signal,
+      signal: stop.first,
       onEnd: asJson ? (ended) => printJson(ended) : undefined,
     })
     if (!asJson) print(renderTasks(tasks, Date.now()))
     return tasks.every(({ status }) => status === 'completed') ? EXIT.done : EXIT.failed
   } catch (error) {
-    if (!interrupted.signal.aborted) throw error
+    if (!stop.first.aborted) throw error
     printError(
       `Stopped waiting; the server continues the tasks. To wait again: polar task wait ${ids.map(quote).slice(0, 5).join(' ')}\n`,
     )
     return EXIT.interrupted
-  } finally {
-    process.off('SIGINT', stop).off('SIGTERM', stop)
   }
 }
 
 async function results(ids: readonly string[], flags: TaskFlags, find: Find): Promise<ExitCode> {
   const { client } = await find()
-  const interrupted = new AbortController()
-  const stop = (): void => interrupted.abort(new Error('interrupted'))
-  process.once('SIGINT', stop).once('SIGTERM', stop)
-  const { signal } = interrupted
+  using stop = listenForStop({ twoSteps: true })
+  const signal = stop.first
   try {
     for (const id of ids) {
       if (flags.to !== undefined) {
@@ -266,8 +232,6 @@ async function results(ids: readonly string[], flags: TaskFlags, find: Find): Pr
   } catch (error) {
     if (signal.aborted) return EXIT.interrupted
     throw error
-  } finally {
-    process.off('SIGINT', stop).off('SIGTERM', stop)
   }
 }
 

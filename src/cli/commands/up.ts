@@ -1,6 +1,6 @@
 import type { Client } from '../../client/client.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
-import { defineCommand, type ExitCode } from '../command.ts'
+import { defineCommand, toggle, type ExitCode } from '../command.ts'
 import {
   NODE_ENGINE_FLAGS,
   loadFromFlags,
@@ -23,7 +23,7 @@ import { findTask } from '../task/find-task.ts'
 import { formatReward } from '../views/task-view.ts'
 import { print, printError, printJson } from '../views/print.ts'
 
-export const up = defineCommand({
+export const command = defineCommand({
   name: 'up',
   description:
     'Start a server, a node, a gateway and an engine on this machine. Unfinished sessions continue at the next start.',
@@ -33,7 +33,7 @@ export const up = defineCommand({
     open: SERVER_FLAGS.open,
     ...NODE_FLAGS,
     ...NODE_ENGINE_FLAGS,
-    json: { type: 'boolean', description: 'Print the ready line as JSON, without progress bars' },
+    json: toggle('Print the ready line as JSON, without progress bars'),
     verbose: VERBOSE_FLAG,
   },
   examples: [

@@ -26,7 +26,7 @@ export const ADVICE: Readonly<Record<BreakReason, Advice>> = {
   },
   retokenised: {
     meaning: 'the prompt has the same text in other tokens than were sampled',
-    todo: 'The engine must accept prompts as ids: vLLM 0.27 or newer, SGLang 0.5.13 or newer (polar doctor --engine-url URL checks it), and --continuation must not be off.',
+    todo: 'Prompts must be continued as ids: the finding "continuation" of polar doctor --engine-url URL says whether the gateway can do this with the engine, and --continuation must not be off.',
   },
   'truncated-turn': {
     meaning: 'the answer was cut, so no end of turn was sampled',
@@ -47,11 +47,12 @@ export const ADVICE: Readonly<Record<BreakReason, Advice>> = {
 }
 
 /** Returns the remedy for a break. */
-export function adviceFor({ reason, node }: Break): string {
+export function adviceFor({ reason, node, uncontinued }: Break): string {
   const { todo } = ADVICE[reason]
   const { forced } = node.turn
   const isUntried = forced['continues'] === undefined && forced['begins'] === undefined
   const canBeSpared = reason === 'retokenised' || reason === 'template-moves'
   if (!isUntried || !canBeSpared) return todo
-  return `The gateway did not continue token by token here: --continuation was off, or the engine does not accept ids. ${todo}`
+  const cause = uncontinued ?? '--continuation was off, or the engine does not accept ids'
+  return `The gateway did not continue token by token here: ${cause}. ${todo}`
 }

@@ -1,3 +1,4 @@
+import * as z from 'zod'
 import { breakOf, type CallGraph, type CallNode, type BreakReason } from '../../trajectory/graph/call-graph.ts'
 
 /** A call whose prompt does not continue the previous call token by token. */
@@ -12,6 +13,8 @@ export interface Break {
   before: Int32Array
   /** The prompt. */
   now: Int32Array
+  /** The recorded reason why the session did not continue tokens; absent if it did, and in records of earlier versions. */
+  uncontinued?: string
 }
 
 export interface DriftSummary {
@@ -23,7 +26,8 @@ export interface DriftSummary {
 }
 
 /** Returns at most one break per turn: its choices share a prompt. */
-export function findBreaks(graph: CallGraph): Break[] {
+export function findBreaks(graph: CallGraph, origin: Readonly<Record<string, unknown>> = {}): Break[] {
+  const uncontinued = ContinuationOff.safeParse(origin['continuation']).data?.why
   return oneEach(graph).flatMap((node) => {
     const broken = breakOf(node.edge)
     if (broken === undefined) return []
@@ -31,9 +35,11 @@ export function findBreaks(graph: CallGraph): Break[] {
     const before = new Int32Array(from.response.promptIds.length + from.choice.ids.length)
     before.set(from.response.promptIds)
     before.set(from.choice.ids, from.response.promptIds.length)
-    return [{ node, from, reason, detail, at: commonTokens, before, now: node.response.promptIds }]
+    return [{ node, from, reason, detail, at: commonTokens, before, now: node.response.promptIds, uncontinued }]
   })
 }
+
+const ContinuationOff = z.looseObject({ via: z.literal('off'), why: z.string() })
 
 export function summariseDrift(graph: CallGraph): DriftSummary {
   const edges = oneEach(graph).map(({ edge }) => edge)

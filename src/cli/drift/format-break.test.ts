@@ -56,6 +56,8 @@ test('formatBreak() prints the ends of tokens if only the tokens differ', () => 
 
 test('adviceFor() mentions that the gateway did not continue token by token', () => {
   expect(adviceFor(breakOf('ab', 'ac', 'retokenised'))).toContain('did not continue token by token')
+  const uncontinued = 'the engine accepts no prompt as ids'
+  expect(adviceFor({ ...breakOf('ab', 'ac', 'retokenised'), uncontinued })).toContain(`here: ${uncontinued}.`)
   expect(adviceFor(breakOf('ab', 'ac', 'retokenised', { begins: 'media' }))).not.toContain('did not continue')
 })
 

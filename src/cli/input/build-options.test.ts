@@ -11,6 +11,8 @@ const defaults: BuildFlags = {
   grades: buildFlags.grades.default,
   'finish-reasons': undefined,
   'max-tokens': undefined,
+  'allow-steered': undefined,
+  tokenizer: undefined,
   'exclude-parser-failures': false,
   weights: buildFlags.weights.default,
 }

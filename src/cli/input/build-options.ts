@@ -8,99 +8,48 @@ import type { Builder } from '../../trajectory/builders/builder.ts'
 import { builders } from '../../trajectory/builders/index.ts'
 import { loadBuilder } from '../../trajectory/builders/load-builder.ts'
 import { CallFilter } from '../../trajectory/select-calls.ts'
-import { parseNumber, usageError } from '../command.ts'
+import { option, parseNumber, toggle, usageError, type FlagValues } from '../command.ts'
 import { requestReader } from '../../compose/read-request.ts'
 import { loadSessionReaders } from '../../compose/session-readers.ts'
-import { TOKENIZER_FLAG } from '../../compose/token-decoder.ts'
+import { TOKENIZER_FLAG } from './resolve-session.ts'
 
 /** Flags of all commands that build samples: how calls become traces, and which calls are trained. */
 export const buildFlags = {
-  builder: {
-    type: 'string',
-    hint: 'NAME',
+  builder: option('NAME', 'Builder that turns calls into traces', {
     choices: builders.kinds,
     default: 'prefix_merging',
-    description: 'Builder that turns calls into traces',
-  },
-  splice: { type: 'boolean', description: 'prefix_merging: merge as NVIDIA Polar does, for comparison only' },
-  'builder-module': {
-    type: 'string',
-    hint: 'FILE',
-    description: 'Instead of --builder: a JavaScript or TypeScript module that exports "builder"',
-  },
-  labels: {
-    type: 'string',
-    hint: 'A,B',
-    description: 'Train only calls with these labels; "all" trains every label',
-    default: 'main,subagent',
-  },
-  grades: {
-    type: 'string',
-    hint: 'A,B',
-    description: 'Train only calls whose tokens have this exactness',
-    default: 'exact',
-  },
-  'finish-reasons': {
-    type: 'string',
-    hint: 'A,B',
-    description: 'Train only calls with these finish reasons (default: all)',
-  },
-  'max-tokens': {
-    type: 'string',
-    hint: 'N',
-    description: 'Train only calls whose prompt and answer have at most this many tokens',
-  },
-  'exclude-parser-failures': { type: 'boolean', description: 'Exclude calls whose tool calls could not be parsed' },
-  'allow-steered': {
-    type: 'string',
-    hint: 'A,B',
-    description: `Also train calls whose request steered the sampling: ${Steering.options.join(', ')}, or "all"`,
-  },
-  weights: {
-    type: 'string',
-    hint: 'HOW',
+  }),
+  splice: toggle('prefix_merging: merge as NVIDIA Polar does, for comparison only'),
+  'builder-module': option('FILE', 'Instead of --builder: a JavaScript or TypeScript module that exports "builder"'),
+  labels: option('A,B', 'Train only calls with these labels; "all" trains every label', { default: 'main,subagent' }),
+  grades: option('A,B', 'Train only calls whose tokens have this exactness', { default: 'exact' }),
+  'finish-reasons': option('A,B', 'Train only calls with these finish reasons (default: all)'),
+  'max-tokens': option('N', 'Train only calls whose prompt and answer have at most this many tokens'),
+  'exclude-parser-failures': toggle('Exclude calls whose tool calls could not be parsed'),
+  'allow-steered': option(
+    'A,B',
+    `Also train calls whose request steered the sampling: ${Steering.options.join(', ')}, or "all"`,
+  ),
+  weights: option('HOW', 'How the weight of a session is divided among its samples', {
     choices: Weighting.options,
     default: 'tokens',
-    description: 'How the weight of a session is divided among its samples',
-  },
+  }),
   tokenizer: TOKENIZER_FLAG,
 } as const
 
-/** Values of `buildFlags`. */
-export interface BuildFlags {
-  builder: string
-  splice: boolean
-  'builder-module': string | undefined
-  labels: string
-  grades: string
-  'finish-reasons': string | undefined
-  'max-tokens': string | undefined
-  'exclude-parser-failures': boolean
-  'allow-steered'?: string | undefined
-  weights: string
-  tokenizer?: string | undefined
-}
+export type BuildFlags = FlagValues<typeof buildFlags>
 
 /** `command` is the name of the command, for messages. Throws `config.invalid` for invalid values. */
 export async function toBuildOptions(command: string, flags: BuildFlags): Promise<BuildOptions> {
-  const maxTokens = flags['max-tokens']
-  const reasons = flags['finish-reasons']
-  const steered = flags['allow-steered']
   return {
     builder: await toBuilder(command, flags),
     filter: CallFilter.parse({
-      labels: parseChoice(command, 'labels', Label, flags.labels),
+      labels: parseList(command, 'labels', Label, flags.labels, { all: true }),
       grades: parseList(command, 'grades', Exactness, flags.grades),
-      finishReasons:
-        reasons === undefined
-          ? undefined
-          : parseList(command, 'finish-reasons', FinishReason, reasons.replaceAll('_', '-')),
-      maxTokens:
-        maxTokens === undefined
-          ? undefined
-          : parseNumber(command, 'max-tokens', maxTokens, { min: 1, max: 2 ** 31 - 1 }),
+      finishReasons: parseList(command, 'finish-reasons', FinishReason, flags['finish-reasons']?.replaceAll('_', '-')),
+      maxTokens: parseNumber(command, 'max-tokens', flags['max-tokens'], { min: 1, max: 2 ** 31 - 1 }),
       parserFailures: flags['exclude-parser-failures'] ? 'exclude' : 'keep',
-      allowSteered: steered === undefined ? undefined : parseChoice(command, 'allow-steered', Steering, steered),
+      allowSteered: parseList(command, 'allow-steered', Steering, flags['allow-steered'], { all: true }),
     }),
     weighting: Weighting.parse(flags.weights),
     reader: requestReader,
@@ -122,23 +71,16 @@ async function toBuilder(command: string, flags: BuildFlags): Promise<Builder> {
   return builders.create(builders.config.parse(config), {})
 }
 
-/** Parses a list, or "all" for every value. */
-function parseChoice<T extends string>(
-  command: string,
-  flag: string,
-  schema: z.ZodType<T> & { options: T[] },
-  text: string,
-): T[] {
-  return text.trim() === 'all' ? [...schema.options] : parseList(command, flag, schema, text)
-}
-
+/** Parses a list; if `all` is set, "all" stands for every value. */
 function parseList<T extends string>(
   command: string,
   flag: string,
   schema: z.ZodType<T> & { options: T[] },
-  text: string,
-): T[] {
-  return text.split(',').map((word) => {
+  text: string | undefined,
+  { all = false } = {},
+): T[] | undefined {
+  if (all && text?.trim() === 'all') return [...schema.options]
+  return text?.split(',').map((word) => {
     const parsed = schema.safeParse(word.trim())
     if (parsed.success) return parsed.data
     throw usageError(command, `--${flag} takes ${schema.options.join(', ')}, separated by commas, not "${word.trim()}"`)

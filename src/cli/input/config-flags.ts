@@ -2,64 +2,43 @@ import { loadConfig, type LoadedConfig } from '../../config/load-config.ts'
 import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import { ENGINE_FLAGS } from './engine-flags.ts'
 import { printError } from '../views/print.ts'
+import { option, toggle } from '../command.ts'
 
 /** These flags have no defaults, so that the environment, the config file and the schema apply where a flag is absent. */
 export const DATA_FLAGS = {
-  config: {
-    type: 'string',
-    hint: 'FILE',
-    description: 'Config file (default: POLAR_CONFIG, else polar.yaml if it exists)',
-  },
-  dir: { type: 'string', hint: 'DIR', description: 'Data folder (default: .polar/up)' },
+  config: option('FILE', 'Config file (default: POLAR_CONFIG, else polar.yaml if it exists)'),
+  dir: option('DIR', 'Data folder (default: .polar/up)'),
 } as const
 
 export const SERVER_FLAGS = {
-  host: { type: 'string', hint: 'ADDRESS', description: 'Address to listen on (default: 127.0.0.1)' },
-  port: { type: 'string', hint: 'N', description: 'Port to listen on; 0 chooses a free port (default: 8080)' },
-  database: {
-    type: 'string',
-    hint: 'URL',
-    description: 'Database: embedded, or a postgres:// URL (default: embedded)',
-  },
-  open: { type: 'boolean', description: 'Accept requests without a token; only on a loopback address' },
+  host: option('ADDRESS', 'Address to listen on (default: 127.0.0.1)'),
+  port: option('N', 'Port to listen on; 0 chooses a free port (default: 8080)'),
+  database: option('URL', 'Database: embedded, or a postgres:// URL (default: embedded)'),
+  open: toggle('Accept requests without a token; only on a loopback address'),
 } as const
 
 export const NODE_ENGINE_FLAGS = {
   ...ENGINE_FLAGS,
-  context: { type: 'string', hint: 'N', description: 'Context size in tokens that harnesses are configured with' },
+  context: option('N', 'Context size in tokens that harnesses are configured with'),
 } as const
 
 export const NODE_FLAGS = {
-  label: {
-    type: 'string',
-    hint: 'LABEL',
-    multiple: true,
-    description: 'Label of this node that tasks can require, such as gpu; may be repeated',
-  },
-  init: { type: 'string', hint: 'N', description: 'Sandboxes prepared at a time (default: 4)' },
-  ready: { type: 'string', hint: 'N', description: 'Prepared sandboxes that may wait for an agent slot (default: 4)' },
-  run: { type: 'string', hint: 'N', description: 'Agents that run at a time (default: 4)' },
-  postrun: { type: 'string', hint: 'N', description: 'Sessions graded at a time (default: 4)' },
-  runtime: {
-    type: 'string',
-    hint: 'KIND',
-    choices: runtimes.kinds,
-    description: 'Runtime of tasks that name none (default: bubblewrap)',
-  },
-  'harness-dir': {
-    type: 'string',
-    hint: 'DIR',
-    description: 'Folder of installed harnesses (default: .polar/harnesses)',
-  },
-  'allow-module': {
-    type: 'string',
-    hint: 'FILE',
-    multiple: true,
-    description: 'Module that tasks may load; may be repeated',
-  },
+  label: option('LABEL', 'Label of this node that tasks can require, such as gpu; may be repeated', { multiple: true }),
+  init: option('N', 'Sandboxes prepared at a time (default: 4)'),
+  ready: option('N', 'Prepared sandboxes that may wait for an agent slot (default: 4)'),
+  run: option('N', 'Agents that run at a time (default: 4)'),
+  postrun: option('N', 'Sessions graded at a time (default: 4)'),
+  runtime: option('KIND', 'Runtime of tasks that name none (default: bubblewrap)', { choices: runtimes.kinds }),
+  'harness-dir': option('DIR', 'Folder of installed harnesses (default: .polar/harnesses)'),
+  'allow-module': option('FILE', 'Module that tasks may load; may be repeated', { multiple: true }),
 } as const
 
-export const VERBOSE_FLAG = { type: 'boolean', description: 'Log at level debug' } as const
+export const RUNTIMES_CONFIG_FLAG = option(
+  'FILE',
+  'Config file, for node.runtime, node.runtimes and node.checkouts (default: POLAR_CONFIG, else polar.yaml)',
+)
+
+export const VERBOSE_FLAG = toggle('Log at level debug')
 
 /** Config path that each flag sets. */
 const PATHS: Readonly<Record<string, string>> = {
@@ -82,6 +61,7 @@ const PATHS: Readonly<Record<string, string>> = {
   'allow-path': 'node.allow.paths',
   'engine-url': 'engine.url',
   'engine-kind': 'engine.kind',
+  'engine-wait': 'engine.wait_seconds',
   model: 'engine.model',
   script: 'engine.script',
   context: 'engine.context',
@@ -93,12 +73,13 @@ type FlagValues = Readonly<Record<string, string | readonly string[] | boolean |
 export async function loadFromFlags(
   flags: FlagValues & { config?: string },
   env: NodeJS.ProcessEnv = process.env,
+  paths: Readonly<Record<string, string>> = PATHS,
 ): Promise<LoadedConfig> {
   const loaded = await loadConfig({
     file: flags.config,
     env,
     flags: [
-      ...Object.entries(PATHS).map(([flag, path]) => ({ flag, path, value: flags[flag] })),
+      ...Object.entries(paths).map(([flag, path]) => ({ flag, path, value: flags[flag] })),
       { flag: 'verbose', path: 'log', value: flags['verbose'] === true ? 'debug' : undefined },
     ],
   })

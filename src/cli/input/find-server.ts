@@ -22,18 +22,9 @@ export interface ServerFlags {
 }
 
 /** Finds the server by flag, environment or config file, else the server that uses the data folder. */
-export async function findServer({
-  server,
-  'token-file': tokenFile,
-  config: file,
-  dir,
-}: ServerFlags): Promise<FoundServer> {
-  const loaded = await loadFromFlags({
-    config: file,
-    dir,
-    server,
-    'token-file': tokenFile,
-  })
+export async function findServer(flags: ServerFlags): Promise<FoundServer> {
+  const { config: file, dir, server, 'token-file': tokenFile } = flags
+  const loaded = await loadFromFlags({ config: file, dir, server, 'token-file': tokenFile })
   const { config } = loaded
   const note = await readServerNote(config.data)
   const url = isExplicit(loaded, 'node.server')
@@ -47,6 +38,20 @@ export async function findServer({
   const client = createClient({ baseUrl: url, token })
   const hostname = URL.canParse(url) ? new URL(url).hostname.replace(/^\[(.*)\]$/, '$1') : ''
   return { url, client, isLocal: isLoopbackHost(hostname) }
+}
+
+/** Returns the server that a node joins and a token of scope node: as configured, or those of the data folder. */
+export async function findNodeServer(
+  { data, node, server }: LoadedConfig['config'],
+  env: NodeJS.ProcessEnv,
+): Promise<{ url: string; token: string | undefined } | undefined> {
+  const note = await readServerNote(data)
+  const url = node.server ?? server.url ?? note?.url
+  if (url === undefined) return undefined
+  const token = await loadSecret('node.token', { file: node.token_file, env: node.token_env }, env)
+  // The token of this folder is sent to no other server.
+  const own = url === note?.url ? (await readTokens(data))?.node : undefined
+  return { url, token: token ?? own }
 }
 
 /** Returns a token of scope trainer. A token of the data folder is sent only to the server of that folder. */

@@ -2,6 +2,7 @@ import { readFile } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
 import { parse } from 'yaml'
 import * as z from 'zod'
+import { orInvalid } from '../../config/or-invalid.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { AgentSpec } from '../../model/task.ts'
 import { isTree } from '../../lib/fs/merge-trees.ts'
@@ -14,35 +15,14 @@ type Named = { harness: string } | { import_path: string } | undefined
  * `config.invalid`.
  */
 export async function loadAgent(file: string, named: Named): Promise<AgentSpec> {
-  const agent = parseAgent(file, await readText(file), named)
-  const fromFile = (path: string): string => resolve(dirname(file), path)
-  return {
-    ...agent,
-    ...(agent.skills_path == null ? {} : { skills_path: fromFile(agent.skills_path) }),
-    ...(agent.import_path == null ? {} : { import_path: fromFile(agent.import_path) }),
-  }
-}
-
-async function readText(file: string): Promise<string> {
-  try {
-    return await readFile(file, 'utf8')
-  } catch (error) {
-    throw invalid(file, (error as Error).message, error)
-  }
-}
-
-function parseAgent(file: string, text: string, named: Named): AgentSpec {
-  let value: unknown
-  try {
-    value = parse(text)
-  } catch (error) {
-    throw invalid(file, (error as Error).message, error)
-  }
+  const problem = `Cannot read the agent file ${file}`
+  const value: unknown = await orInvalid(problem, async () => parse(await readFile(file, 'utf8')))
   const agent = AgentSpec.safeParse(isTree(value) ? { ...value, ...named } : value)
-  if (agent.success) return agent.data
-  throw invalid(file, z.prettifyError(agent.error))
+  if (agent.success) return resolveAgentPaths(agent.data, dirname(file))
+  throw new RolloutError('config.invalid', `${problem}: ${z.prettifyError(agent.error)}`)
 }
 
-function invalid(file: string, problem: string, cause?: unknown): RolloutError {
-  return new RolloutError('config.invalid', `Cannot read the agent file ${file}: ${problem}`, { cause })
+export function resolveAgentPaths(agent: AgentSpec, folder: string): AgentSpec {
+  const at = (path: string | null | undefined) => (path == null ? path : resolve(folder, path))
+  return { ...agent, skills_path: at(agent.skills_path), import_path: at(agent.import_path) }
 }

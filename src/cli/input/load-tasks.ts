@@ -2,10 +2,12 @@ import { readFile } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
 import { parseAllDocuments } from 'yaml'
 import type * as z from 'zod'
+import { orInvalid } from '../../config/or-invalid.ts'
 import { isTree } from '../../lib/fs/merge-trees.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { TaskRequest, type PrepareAction } from '../../model/task.ts'
 import { renderProblem, toTaskProblems, type TaskProblem } from '../../model/task-problem.ts'
+import { resolveAgentPaths } from './load-agent.ts'
 import { PATH_KEYS } from '../../node/check-task.ts'
 
 type Check<T> = (task: T) => Promise<TaskProblem[]>
@@ -40,7 +42,7 @@ export async function loadTasks<T extends TaskRequest = TaskRequest>(
   schema: z.ZodType<T> = TaskRequest as unknown as z.ZodType<T>,
   check: Check<T> = async () => [],
 ): Promise<T[]> {
-  const values = parseFile(file, await readText(file))
+  const values = await parseFile(file, await orInvalid(`Tasks in ${file}`, () => readFile(file, 'utf8')))
   const read = await Promise.all(
     values.map(async (value, index) => {
       const named = isTree(value) ? { task_id: nameOf(file, index, values.length), ...value } : value
@@ -58,20 +60,12 @@ export async function loadTasks<T extends TaskRequest = TaskRequest>(
   return read.flatMap(({ task }) => task ?? [])
 }
 
-async function readText(file: string): Promise<string> {
-  try {
-    return await readFile(file, 'utf8')
-  } catch (error) {
-    throw invalid(file, (error as Error).message, error)
-  }
-}
-
-function parseFile(file: string, text: string): unknown[] {
+async function parseFile(file: string, text: string): Promise<unknown[]> {
   if (file.endsWith('.jsonl')) {
-    return text
-      .split('\n')
-      .filter((line) => line.trim() !== '')
-      .map((line, index) => parseLine(file, line, index + 1))
+    const lines = text.split('\n').filter((line) => line.trim() !== '')
+    const parse = (line: string, index: number): Promise<unknown> =>
+      orInvalid(`Tasks in ${file}: line ${index + 1}`, () => JSON.parse(line))
+    return Promise.all(lines.map(parse))
   }
   const documents = parseAllDocuments(text)
   const errors = documents.flatMap((document) => document.errors.map(({ message }) => message))
@@ -80,14 +74,6 @@ function parseFile(file: string, text: string): unknown[] {
     const value: unknown = document.toJS()
     return Array.isArray(value) ? (value as unknown[]) : value == null ? [] : [value]
   })
-}
-
-function parseLine(file: string, line: string, number: number): unknown {
-  try {
-    return JSON.parse(line)
-  } catch (error) {
-    throw invalid(file, `line ${number}: ${(error as Error).message}`, error)
-  }
 }
 
 /** Default task_id: the name of the file. */
@@ -108,30 +94,18 @@ function fromFile<T extends TaskRequest>(task: T, base: string): T {
   const { runtime, agent, evaluator } = task
   return {
     ...task,
-    ...(runtime == null
-      ? {}
-      : {
-          runtime: {
-            ...runtime,
-            prepare: runtime.prepare.map(step),
-            ...(runtime.eval_prepare == null ? {} : { eval_prepare: runtime.eval_prepare.map(step) }),
-            ...(runtime.import_path == null ? {} : { import_path: at(runtime.import_path) }),
-          },
-        }),
-    agent: {
-      ...agent,
-      ...(agent.skills_path == null ? {} : { skills_path: at(agent.skills_path) }),
-      ...(agent.import_path == null ? {} : { import_path: at(agent.import_path) }),
+    runtime: runtime && {
+      ...runtime,
+      prepare: runtime.prepare.map(step),
+      eval_prepare: runtime.eval_prepare && runtime.eval_prepare.map(step),
+      import_path: runtime.import_path && at(runtime.import_path),
     },
-    ...(evaluator == null
-      ? {}
-      : {
-          evaluator: {
-            ...evaluator,
-            strategy: evaluator.strategy.includes('/') ? at(evaluator.strategy) : evaluator.strategy,
-            config: pathsAt(evaluator.config, at) as typeof evaluator.config,
-          },
-        }),
+    agent: resolveAgentPaths(agent, base),
+    evaluator: evaluator && {
+      ...evaluator,
+      strategy: evaluator.strategy.includes('/') ? at(evaluator.strategy) : evaluator.strategy,
+      config: pathsAt(evaluator.config, at) as typeof evaluator.config,
+    },
   }
 }
 
@@ -146,6 +120,6 @@ function pathsAt(value: unknown, at: (path: string) => string): unknown {
   )
 }
 
-function invalid(file: string, problem: string, cause?: unknown): RolloutError {
-  return new RolloutError('config.invalid', `Tasks in ${file}: ${problem}`, { cause })
+function invalid(file: string, problem: string): RolloutError {
+  return new RolloutError('config.invalid', `Tasks in ${file}: ${problem}`)
 }

@@ -2,18 +2,18 @@ import { existsSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
+import { option } from '../command.ts'
 
 /** Folder that `polar record` and `polar gateway` write by default. */
 export const DEFAULT_OUT = join('.polar', 'sessions')
 
 /** Flag of the commands that read sessions. */
-export const FROM_FLAG = {
-  type: 'string',
-  hint: 'DIR',
-  formerly: 'out',
-  description: 'Folder of recorded sessions',
-  default: DEFAULT_OUT,
-} as const
+export const FROM_FLAG = option('DIR', 'Folder of recorded sessions', { formerly: 'out', default: DEFAULT_OUT })
+
+export const TOKENIZER_FLAG = option(
+  'DIR',
+  "Folder with the model's tokenizer.json, to read tokens; the tiny model's is built in",
+)
 
 /** Finds a session by its id, its folder, or "last". */
 export async function resolveSession(name: string, dir: string): Promise<{ dir: string; id: string }> {

@@ -5,23 +5,25 @@ import { allowModules } from '../../lib/process/load-module.ts'
 import { createCustomRuntime, kindOf, loadRuntime, type RuntimePlug } from '../../node/sandbox/load-runtime.ts'
 import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import type { Mount, NetworkPolicy, Runtime, SandboxLimits, SandboxSpec } from '../../node/sandbox/runtimes/runtime.ts'
-import { parseNumber, usageError } from '../command.ts'
+import { option, parseNumber, usageError, type FlagValues } from '../command.ts'
 
 const DEFAULT_DIR = join('.polar', 'sandboxes')
 const NAME = 'sandbox'
 
 export const SANDBOX_DIR_HELP = `Folder of sandboxes (default: POLAR_SANDBOX_DIR, else ${DEFAULT_DIR})`
 
-export interface SandboxFlags {
-  image: string | undefined
-  network: string | undefined
-  'memory-mb': string | undefined
-  pids: string | undefined
-  cpus: string | undefined
-  'disk-mb': string | undefined
-  mount: string | undefined
-  workdir: string
+/** Flags of a new sandbox. */
+export const SANDBOX_FLAGS = {
+  image: option('IMAGE', 'Image, or root folder, that the sandbox starts from'),
+  network: option('none|open|HOST,…', 'Network access (default: none)'),
+  'memory-mb': option('N', 'Memory limit in MB'),
+  pids: option('N', 'Limit of processes'),
+  cpus: option('N', 'CPU limit in cores'),
+  'disk-mb': option('N', 'Disk limit in MB'),
+  mount: option('FROM:TO[:rw],…', 'Folders of this machine to mount, read-only unless rw'),
+  workdir: option('PATH', 'Working directory of the command', { default: '/workspace' }),
 }
+type SandboxFlags = FlagValues<typeof SANDBOX_FLAGS>
 
 /** The user of this program can run any code, so a module that the user names is allowed. */
 export async function loadCustomRuntime(
@@ -77,10 +79,8 @@ export function toSandboxSpec(flags: SandboxFlags, runtime: Runtime, leaseUntil:
 }
 
 function toLimits(flags: SandboxFlags): SandboxLimits {
-  const whole = (flag: 'memory-mb' | 'pids' | 'disk-mb', max: number): number | undefined => {
-    const text = flags[flag]
-    return text === undefined ? undefined : parseNumber(NAME, flag, text, { min: 1, max })
-  }
+  const whole = (flag: 'memory-mb' | 'pids' | 'disk-mb', max: number): number | undefined =>
+    parseNumber(NAME, flag, flags[flag], { min: 1, max })
   const cpus = flags.cpus === undefined ? undefined : Number(flags.cpus)
   if (cpus !== undefined && !(cpus >= 0.01 && cpus <= 1024))
     throw usageError(NAME, `--cpus must be a number from 0.01 to 1024, not "${flags.cpus}"`)

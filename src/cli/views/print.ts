@@ -18,3 +18,15 @@ export function printError(text: string): void {
 export function printJson(value: unknown, indent?: number, stream: NodeJS.WriteStream = process.stdout): void {
   stream.write(`${toVisibleJson(JSON.stringify(value, null, indent))}\n`)
 }
+
+/** Adds a key in snake_case, like those of all other JSON output, beside each camelCase key, which stays until the next release. */
+export function withSnakeKeys(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(withSnakeKeys)
+  if (typeof value !== 'object' || value === null) return value
+  const entries = Object.entries(value).flatMap(([key, inner]) => {
+    const snake = key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)
+    const converted = withSnakeKeys(inner)
+    return [[key, converted], ...(snake === key ? [] : [[snake, converted]])]
+  })
+  return Object.fromEntries(entries)
+}

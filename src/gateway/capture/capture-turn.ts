@@ -13,6 +13,14 @@ import type {
   WeightSpan,
 } from '../../model/turn.ts'
 
+const LOGPROB_MISSING = 'a logprob is missing'
+
+/** Whether all ids are those that the engine read and sampled. A log probability may be missing. */
+export function hasExactIds({ grade, gradeReasons }: Pick<TurnResponse, 'grade' | 'gradeReasons'>): boolean {
+  if (grade !== 'inferred') return grade === 'exact'
+  return gradeReasons.length > 0 && gradeReasons.every((reason) => reason.endsWith(`: ${LOGPROB_MISSING}`))
+}
+
 /** Accumulates the events of one answer. Never throws and never changes an event. */
 export class TurnCapture {
   #start: AnswerStart | undefined
@@ -92,7 +100,7 @@ export class TurnCapture {
       if (choice.ids.length === 0) yield `choice ${choice.index}: the engine reported no sampled ids`
       const given = this.#choices.get(choice.index)?.logprobCount ?? 0
       if (given !== choice.ids.length) yield `choice ${choice.index}: ${choice.ids.length} ids but ${given} logprobs`
-      else if (hasNaN(choice.logprobs)) yield `choice ${choice.index}: a logprob is missing`
+      else if (hasNaN(choice.logprobs)) yield `choice ${choice.index}: ${LOGPROB_MISSING}`
       if (choice.finishReason === 'cut') yield `choice ${choice.index}: no finish reason`
     }
     if (this.#usage === undefined) {

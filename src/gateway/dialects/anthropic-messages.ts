@@ -16,7 +16,16 @@ import type { AnswerStart, ChoiceDelta } from '../../model/stream-event.ts'
 import type { WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest, TurnResponse, Usage } from '../../model/turn.ts'
 import { BlockStream, callId, frame } from './anthropic-messages-blocks.ts'
-import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer, TextSealer } from './dialect.ts'
+import {
+  appendParts,
+  type Answer,
+  type Dialect,
+  type JsonBody,
+  type RenderedError,
+  type RequestContext,
+  type StreamRenderer,
+  type TextSealer,
+} from './dialect.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
 
@@ -231,9 +240,12 @@ function toUserMessages(blocks: WireBlock[]): Message[] {
 
 function toAssistant(blocks: WireBlock[], sealer: TextSealer): AssistantMessage {
   const thoughts = blocks.flatMap((block) => toThought(block, sealer))
+  const content: ContentPart[] = []
+  // A text that was sampled with other blocks in between is returned as several blocks.
+  appendParts(content, toContent(blocks.filter((block) => !ASSISTANT_ONLY.has(block.type))))
   return {
     role: 'assistant',
-    content: joinTexts(toContent(blocks.filter((block) => !ASSISTANT_ONLY.has(block.type)))),
+    content,
     toolCalls: blocks.flatMap((block) => (block.type === 'tool_use' ? [toToolCall(block)] : [])),
     reasoning: thoughts.length === 0 ? undefined : thoughts.join(''),
   }
@@ -260,20 +272,6 @@ function toArguments(input: unknown): string {
   if (typeof input === 'string') return input
   const unparsed = UnparsedInput.safeParse(input)
   return unparsed.success ? unparsed.data.__unparsedToolInput.raw : JSON.stringify(input ?? {})
-}
-
-/** A text that was sampled with other blocks in between is returned as several blocks. */
-function joinTexts(parts: readonly ContentPart[]): ContentPart[] {
-  const joined: ContentPart[] = []
-  for (const part of parts) {
-    const last = joined.at(-1)
-    if (last?.type === 'text' && part.type === 'text') {
-      joined.splice(-1, 1, { type: 'text', text: last.text + part.text })
-    } else {
-      joined.push(part)
-    }
-  }
-  return joined
 }
 
 function toBlocks(content: WireContent): readonly WireBlock[] {

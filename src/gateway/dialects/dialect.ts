@@ -1,5 +1,5 @@
 import type { Failure } from '../../model/failure.ts'
-import type { Message } from '../../model/message.ts'
+import type { ContentPart, Message } from '../../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
 import type { WireEvent } from '../wire-event.ts'
 
@@ -69,17 +69,6 @@ export interface StreamRenderer {
   keepAlive(): string
 }
 
-/** SSE parsers ignore this frame. */
-export const SSE_COMMENT = ': keep-alive\n\n'
-
-/**
- * Whether an SSE comment restarts the idle timer of a client of an OpenAI API. OpenAI's SDKs ignore comments, and only
- * their connections have a timer, which every byte restarts. Qwen Code uses that SDK, but its own timer counts events only.
- */
-export function acceptsComments(headers: RequestContext['headers']): boolean {
-  return headers['x-stainless-lang'] !== undefined && !String(headers['user-agent']).startsWith('QwenCode/')
-}
-
 export interface RenderedError {
   status: number
   headers: Readonly<Record<string, string>>
@@ -99,14 +88,23 @@ export interface Dialect {
   createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer
   streamType(request: TurnRequest): string
   /**
-   * Returns the last bytes of a stream that failed. Undefined: the gateway breaks the connection, because clients of this
-   * API retry only then.
+   * Returns the last bytes of a stream that failed. Undefined: the gateway breaks the connection, because this client
+   * retries only then. `headers`: those of the request.
    */
-  renderStreamError(failure: Failure): string | undefined
+  renderStreamError(failure: Failure, headers?: RequestContext['headers']): string | undefined
   renderError(failure: Failure): RenderedError
   renderTokenCount(tokens: number): unknown
   renderModels(models: readonly string[], created: number): unknown
   renderModel(model: string, created: number): unknown
+}
+
+/** Appends parts to the content of an assistant turn. Joins texts that were sampled as one text; drops empty texts. */
+export function appendParts(content: ContentPart[], parts: readonly ContentPart[]): void {
+  for (const part of parts) {
+    const last = content.at(-1)
+    if (part.type === 'text' && last?.type === 'text') last.text += part.text
+    else if (part.type !== 'text' || part.text !== '') content.push({ ...part })
+  }
 }
 
 /** A context without a session, for parsing recorded requests. */

@@ -2,7 +2,7 @@ import { listOf } from '../../lib/json/list-of.ts'
 import { isRecord, parseJson, parseJsonObject } from '../../lib/json/json-text.ts'
 import * as z from 'zod'
 import type { AssistantMessage, ContentPart, Message, ToolCall } from '../../model/message.ts'
-import type { TextSealer } from './dialect.ts'
+import { appendParts, type TextSealer } from './dialect.ts'
 
 // --- wire schemas ----------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class History {
       if (seal.reasoning !== undefined) turn.sealed = seal.reasoning
       if (part.functionCall != null) turn.message.toolCalls.push(this.#openCall(part.functionCall, seal.callId))
       else if (part.thought === true) turn.thoughts += part.text ?? ''
-      else appendContent(turn.message.content, toContent(part))
+      else appendParts(turn.message.content, toContent(part))
     }
     const reasoning = turn.sealed || turn.thoughts
     if (reasoning !== '') turn.message.reasoning = reasoning
@@ -234,14 +234,6 @@ function addMedia({ content, media, isRepeat }: OpenResult, part: WirePart): voi
     const json = JSON.stringify(one)
     if (!isRepeat || !media.has(json)) content.push(one)
     media.add(json)
-  }
-}
-
-function appendContent(content: ContentPart[], parts: readonly ContentPart[]): void {
-  for (const part of parts) {
-    const last = content.at(-1)
-    if (part.type === 'text' && last?.type === 'text') last.text += part.text
-    else content.push(part)
   }
 }
 

@@ -198,6 +198,35 @@ describe('createStreamRenderer()', () => {
   })
 })
 
+describe('renderStreamError()', () => {
+  const lost = new RolloutError('upstream.reset', 'The engine broke the connection.').failure
+
+  test('clients on OpenAI’s SDKs get the failure in the stream', () => {
+    const headers = { 'user-agent': 'OpenAI/JS 7.53.0', 'x-stainless-lang': 'js' }
+    const [line, ...rest] = (openaiChat.renderStreamError(lost, headers) ?? '').split('\n\n')
+    expect(JSON.parse(line?.replace(/^data: /, '') ?? '')).toMatchObject({
+      error: {
+        message: 'server error: The engine broke the connection.',
+        type: 'server_error',
+        code: 'upstream.reset',
+      },
+    })
+    expect(rest).toEqual([''])
+  })
+
+  test('clients that retry only after a broken connection get one', () => {
+    const qwen = { 'user-agent': 'QwenCode/0.24.4 (linux; x64)', 'x-stainless-lang': 'js' }
+    expect(openaiChat.renderStreamError(lost, qwen)).toBeUndefined()
+    expect(openaiChat.renderStreamError(lost, { 'user-agent': 'opencode/1.0' })).toBeUndefined()
+  })
+})
+
+test('parseRequest() reads the reasoning effort, which chat templates depend on', () => {
+  expect(parse({ ...hello, reasoning_effort: 'none' }).reasoning).toEqual({ enabled: false, effort: 'none' })
+  expect(parse({ ...hello, reasoning_effort: 'low' }).reasoning).toEqual({ enabled: true, effort: 'low' })
+  expect(parse({ ...hello, reasoning_effort: null }).reasoning).toBeUndefined()
+})
+
 describe('renderError()', () => {
   test('has the fields and codes that clients of this API check', () => {
     const failure = new RolloutError('request.context-overflow', 'too long', { param: 'messages' }).failure

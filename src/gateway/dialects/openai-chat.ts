@@ -1,24 +1,15 @@
 import * as z from 'zod'
-import { firstIssue, formatPath } from '../../lib/json/first-issue.ts'
 import { toJsonBytes } from '../../lib/json/json-bytes.ts'
 import { isRecord } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
-import { RolloutError, type Failure } from '../../model/failure.ts'
+import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
 import type { DeltaEvent, WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest } from '../../model/turn.ts'
 import { RunFrames, type ShownFields } from './openai-chat-frames.ts'
-import {
-  SSE_COMMENT,
-  acceptsComments,
-  type Answer,
-  type Dialect,
-  type JsonBody,
-  type RenderedError,
-  type RequestContext,
-  type StreamRenderer,
-} from './dialect.ts'
+import type { Answer, Dialect, JsonBody, RequestContext, StreamRenderer } from './dialect.ts'
+import { acceptsComments, malformed, openaiModels, renderError, SSE_COMMENT } from './wire/openai-api.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
 
@@ -97,6 +88,7 @@ function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequ
     tools,
     toolChoice: toToolChoice(wire['tool_choice']),
     responseFormat: toResponseFormat(wire['response_format']),
+    reasoning: toReasoning(wire['reasoning_effort']),
     sampling: {
       temperature: wire.temperature ?? undefined,
       topP: wire.top_p ?? undefined,
@@ -112,6 +104,10 @@ function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequ
     logprobs: wire.logprobs ?? false,
     wire: { api: 'openai-chat', text: body.text, body: body.value },
   }
+}
+
+function toReasoning(effort: unknown): TurnRequest['reasoning'] {
+  return typeof effort === 'string' ? { enabled: effort !== 'none', effort } : undefined
 }
 
 interface ReadRequest {
@@ -158,15 +154,6 @@ function parsePart<Wire, Read>(
   const fresh = read(parsed.data)
   parsedParts.set(part, fresh)
   return fresh
-}
-
-/** Reports the first problem in OpenAI's format: one message, one `param`. */
-function malformed(error: z.ZodError): RolloutError {
-  const { path, message } = firstIssue(error)
-  const param = formatPath(path)
-  return new RolloutError('request.malformed', `Invalid value${param && ` for '${param}'`}: ${message}`, {
-    param: param || undefined,
-  })
 }
 
 function toMessage(wire: z.infer<typeof WireMessage>): Message {
@@ -401,40 +388,15 @@ const FINISH_REASONS: Readonly<Record<FinishReason, string>> = {
   other: 'stop',
 }
 
-// --- render error -----------------------------------------------------------------------------------------------------
-
-function renderError(failure: Failure): RenderedError {
-  const headers: Record<string, string> = {}
-  if (failure.retryAfterSeconds !== undefined) headers['retry-after'] = String(failure.retryAfterSeconds)
-  return {
-    status: failure.status,
-    headers,
-    body: {
-      error: {
-        message: failure.message,
-        type: errorType(failure.status),
-        param: failure.param ?? null,
-        code: ERROR_CODES[failure.code] ?? failure.code,
-      },
-    },
-  }
-}
-
-/** Codes that clients of this API check. Other failures keep the gateway's code. */
-const ERROR_CODES: Readonly<Record<string, string>> = {
-  'request.context-overflow': 'context_length_exceeded',
-  'request.unauthorized': 'invalid_api_key',
-  'upstream.rate-limited': 'rate_limit_exceeded',
-}
-
-function errorType(status: number): string {
-  if (status === 401) return 'authentication_error'
-  if (status === 429) return 'rate_limit_error'
-  return status < 500 ? 'invalid_request_error' : 'server_error'
-}
-
-function modelCard(model: string, created: number): WireFields {
-  return { id: model, object: 'model', created, owned_by: 'polar' }
+/**
+ * Qwen Code and OpenCode retry a call only after a broken connection. Clients on OpenAI's SDKs get the error itself; pi
+ * retries after this wording. Without `[DONE]`, other readers do not take the answer for complete.
+ */
+function renderStreamError(failure: Failure, headers: RequestContext['headers'] = {}): string | undefined {
+  if (!acceptsComments(headers)) return undefined
+  const { retryable } = failureClasses[failure.code]
+  const message = retryable ? `server error: ${failure.message}` : failure.message
+  return formatSse(JSON.stringify(renderError({ ...failure, message }).body))
 }
 
 // --- the dialect ------------------------------------------------------------------------------------------------------
@@ -450,11 +412,9 @@ export const openaiChat: Dialect = {
   parseRequest,
   renderResponse,
   createStreamRenderer,
-  // pi, Qwen Code and OpenCode retry after a broken connection; pi does not retry after an error frame.
-  renderStreamError: () => undefined,
-  renderError,
+  renderStreamError,
+  renderError: (failure) => renderError(failure),
   streamType: () => 'text/event-stream; charset=utf-8',
   renderTokenCount: (tokens) => ({ input_tokens: tokens }),
-  renderModels: (models, created) => ({ object: 'list', data: models.map((model) => modelCard(model, created)) }),
-  renderModel: modelCard,
+  ...openaiModels,
 }

@@ -3,6 +3,7 @@ import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import type { AssistantMessage, ContentPart, Message } from '../../model/message.ts'
 import type { WireFields } from '../wire-event.ts'
+import { appendParts } from './dialect.ts'
 
 /*
  * Converts the `input` of the Responses API to messages. The input is a flat list of items, and one turn of the model is
@@ -174,7 +175,7 @@ function readItem(item: WireItem, position: number, transcript: Transcript, deps
   const answer = 'id' in item && typeof item.id === 'string' ? deps.answerOf(item.id) : undefined
   switch (item.type) {
     case 'message':
-      if (item.role === 'assistant') addParts(transcript.assistant(answer), item.content)
+      if (item.role === 'assistant') appendParts(transcript.assistant(answer).content, item.content)
       else transcript.add({ role: item.role, content: item.content })
       return
     case 'agent_message':
@@ -232,15 +233,6 @@ function readItem(item: WireItem, position: number, transcript: Transcript, deps
     case 'configuration_update':
     case 'unknown':
       return
-  }
-}
-
-/** Joins texts that were sampled as one text and returned in several items. */
-function addParts(message: AssistantMessage, parts: readonly ContentPart[]): void {
-  for (const part of parts) {
-    const last = message.content.at(-1)
-    if (part.type === 'text' && last?.type === 'text') last.text += part.text
-    else if (part.type !== 'text' || part.text !== '') message.content.push({ ...part })
   }
 }
 
@@ -324,7 +316,7 @@ class Transcript {
     }
     const { content, toolCalls, reasoning } = message
     const turn = this.assistant(answer)
-    addParts(turn, content)
+    appendParts(turn.content, content)
     turn.toolCalls.push(...toolCalls)
     if (reasoning !== undefined) turn.reasoning = (turn.reasoning ?? '') + reasoning
   }

@@ -2,7 +2,7 @@ import { formatSse } from '../../lib/net/sse.ts'
 import type { AnswerStart, ToolCallDelta } from '../../model/stream-event.ts'
 import type { DeltaEvent, WireEvent, WireFields } from '../wire-event.ts'
 import type { FinishReason, Usage } from '../../model/turn.ts'
-import { SSE_COMMENT } from './dialect.ts'
+import { SSE_COMMENT } from './wire/openai-api.ts'
 
 /** Renders one call; see `openai-responses-tools.ts`. */
 interface CallWriter {

@@ -982,6 +982,16 @@ describe('renderStreamError()', () => {
     }
   })
 
+  test('renders the error for clients on OpenAI’s SDKs', () => {
+    const headers = { 'user-agent': 'OpenAI/JS 7.53.0', 'x-stainless-lang': 'js' }
+    const frames = framesOf(openaiResponses.renderStreamError(failureOf('upstream.reset'), headers) ?? '')
+    const message = 'server error: so it is'
+    expect(frames).toMatchObject([
+      { type: 'error', error: { message } },
+      { type: 'response.failed', response: { status: 'failed', error: { message } } },
+    ])
+  })
+
   test('renders the error when a retry does not help', () => {
     const frames = framesOf(openaiResponses.renderStreamError(failureOf('request.context-overflow')) ?? '')
     expect(frames).toMatchObject([

@@ -1,5 +1,4 @@
 import * as z from 'zod'
-import { firstIssue, formatPath } from '../../lib/json/first-issue.ts'
 import { isRecord } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
@@ -7,15 +6,7 @@ import { failureClasses, RolloutError, type Failure } from '../../model/failure.
 import type { ContentPart, Message, ToolChoice } from '../../model/message.ts'
 import type { WireFields } from '../wire-event.ts'
 import type { ResponseFormat, TurnRequest } from '../../model/turn.ts'
-import {
-  acceptsComments,
-  type Answer,
-  type Dialect,
-  type JsonBody,
-  type RenderedError,
-  type RequestContext,
-  type StreamRenderer,
-} from './dialect.ts'
+import type { Answer, Dialect, JsonBody, RequestContext, StreamRenderer } from './dialect.ts'
 import { readInput, WireInput } from './openai-responses-input.ts'
 import {
   answerOfItem,
@@ -34,6 +25,7 @@ import {
   type CallKind,
   type ToolTable,
 } from './openai-responses-tools.ts'
+import { acceptsComments, malformed, openaiModels, renderError } from './wire/openai-api.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
 
@@ -125,15 +117,6 @@ function readWire(value: unknown): WireRequest {
   const parsed = WireRequest.safeParse(value)
   if (!parsed.success) throw malformed(parsed.error)
   return parsed.data
-}
-
-/** Reports the first problem in OpenAI's format: one message, one `param`. */
-function malformed(error: z.ZodError, base: readonly PropertyKey[] = []): RolloutError {
-  const { path, message } = firstIssue(error)
-  const param = formatPath([...base, ...path])
-  return new RolloutError('request.malformed', `Invalid value${param && ` for '${param}'`}: ${message}`, {
-    param: param || undefined,
-  })
 }
 
 /** Rejects unsupported fields that would change the answer. Other unknown fields are ignored. */
@@ -389,13 +372,15 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
 }
 
 /**
- * Codex, Qwen Code and OpenCode retry after a broken connection and after a failed response; pi only after a broken
- * connection. So the connection breaks, unless the client must not retry.
+ * Codex, Qwen Code and OpenCode retry after a broken connection, so the connection breaks unless the client must not retry.
+ * Clients on OpenAI's SDKs get the error itself; pi retries after this wording.
  */
-function renderStreamError(failure: Failure): string | undefined {
+function renderStreamError(failure: Failure, headers: RequestContext['headers'] = {}): string | undefined {
   const { retryable } = failureClasses[failure.code]
-  if (retryable || failure.code === 'internal.bug') return undefined
-  const error = errorOf(failure)
+  const isTransient = retryable || failure.code === 'internal.bug'
+  if (isTransient && !acceptsComments(headers)) return undefined
+  const shown = isTransient ? { ...failure, message: `server error: ${failure.message}` } : failure
+  const { error } = renderResponsesError(shown).body
   const response = {
     id: toResponseId(''),
     object: 'response',
@@ -421,43 +406,12 @@ function frame(type: string, fields: WireFields): string {
 
 // --- render error -----------------------------------------------------------------------------------------------------
 
-function renderError(failure: Failure): RenderedError {
-  const headers: Record<string, string> = {}
-  // Codex does not retry after a 429 without `retry-after`.
-  const retryAfter = failure.retryAfterSeconds ?? (failure.status === 429 ? 1 : undefined)
-  if (retryAfter !== undefined) headers['retry-after'] = String(retryAfter)
-  return { status: failure.status, headers, body: { error: errorOf(failure) } }
-}
-
-function errorOf(failure: Failure): { message: string; type: string; param: string | null; code: string } {
-  return {
-    message: failure.message,
-    type: errorType(failure.status),
-    param: failure.param ?? null,
-    code: errorCode(failure),
-  }
-}
-
-function errorCode({ code, param, message }: Failure): string {
+function renderResponsesError(failure: Failure): ReturnType<typeof renderError> {
+  const { code, param, message, status } = failure
   const isLost = code === 'request.malformed' && param === 'previous_response_id' && message.endsWith('not found.')
-  return isLost ? 'previous_response_not_found' : (ERROR_CODES[code] ?? code)
-}
-
-/** Codes that clients of this API check. Other failures keep the gateway's code. */
-const ERROR_CODES: Readonly<Record<string, string>> = {
-  'request.context-overflow': 'context_length_exceeded',
-  'request.unauthorized': 'invalid_api_key',
-  'upstream.rate-limited': 'rate_limit_exceeded',
-}
-
-function errorType(status: number): string {
-  if (status === 401) return 'authentication_error'
-  if (status === 429) return 'rate_limit_error'
-  return status < 500 ? 'invalid_request_error' : 'server_error'
-}
-
-function modelCard(model: string, created: number): WireFields {
-  return { id: model, object: 'model', created, owned_by: 'polar' }
+  // Codex does not retry after a 429 without `retry-after`.
+  const retryAfterSeconds = failure.retryAfterSeconds ?? (status === 429 ? 1 : undefined)
+  return renderError({ ...failure, retryAfterSeconds }, isLost ? 'previous_response_not_found' : undefined)
 }
 
 // --- the dialect ------------------------------------------------------------------------------------------------------
@@ -476,9 +430,8 @@ export const openaiResponses: Dialect = {
   renderResponse,
   createStreamRenderer,
   renderStreamError,
-  renderError,
+  renderError: renderResponsesError,
   streamType: () => 'text/event-stream; charset=utf-8',
   renderTokenCount: (tokens) => ({ object: 'response.input_tokens', input_tokens: tokens }),
-  renderModels: (models, created) => ({ object: 'list', data: models.map((model) => modelCard(model, created)) }),
-  renderModel: modelCard,
+  ...openaiModels,
 }

@@ -90,14 +90,15 @@ class StreamWriter implements AnswerWriter {
   }
 
   async finish({ failure }: TurnEnding): Promise<boolean> {
-    const { dialect, caller } = this.#call
+    const { dialect, caller, context } = this.#call
     if (failure === undefined) this.#start()
     clearTimeout(this.#timer)
     if (failure === undefined) return caller.end(this.#held)
     // No headers were sent, so the error can still have its own status.
     if (!this.#isStarted) return sendError(dialect, caller, failure)
     // A stream that is one JSON text must be closed by the renderer that opened it.
-    const lastFrame = this.#renderer.render({ type: 'answer-error', failure }) || dialect.renderStreamError(failure)
+    const closing = this.#renderer.render({ type: 'answer-error', failure })
+    const lastFrame = closing || dialect.renderStreamError(failure, context.headers)
     if (lastFrame === undefined) caller.cut()
     else await caller.end(lastFrame)
     return false

@@ -64,6 +64,13 @@ describe('AnswerHistory', () => {
     expect(memory.restore(requestOf(renamed)).messages).toEqual([callOf('{"a": "ec')])
   })
 
+  test.each(['[1, 2]', '"ls"', '7', 'null'])('restore() restores arguments that are no object: %s', (sampled) => {
+    const memory = new AnswerHistory(LIMIT_BYTES)
+    memory.remember(requestOf(callOf('')), answered(callOf(sampled)))
+    // An API whose arguments are an object has no other form for them.
+    expect(memory.restore(requestOf(callOf('{}'))).messages).toEqual([callOf(sampled)])
+  })
+
   test('restore() does not change a call with other arguments or an unknown id', () => {
     const memory = new AnswerHistory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": 1.0}')))

@@ -1,4 +1,4 @@
-import { isJson, sortedJson } from '../../lib/json/json-text.ts'
+import { parseJsonObject, sortedJson } from '../../lib/json/json-text.ts'
 import { SizedMap } from '../../lib/collections/sized-map.ts'
 import { charactersOf, type AssistantMessage, type Message, type ToolCall } from '../../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
@@ -78,10 +78,12 @@ export class AnswerHistory {
     const sampled = this.#calls.get(call.id)
     if (sampled === undefined || sampled.arguments === call.arguments) return call
     if (isSameJson(sampled.arguments, call.arguments)) return { ...call, arguments: sampled.arguments }
-    // A harness cannot print invalid JSON arguments as sampled: it repairs or omits them, and OpenCode replaces the call by a
-    // call of a tool named `invalid`. So both name and arguments are restored; only one of them would be a call that
-    // neither the harness nor the model has made.
-    return isJson(sampled.arguments) ? call : { ...call, name: sampled.name, arguments: sampled.arguments }
+    // A harness cannot print arguments that are no JSON object as sampled: it repairs or omits them, and OpenCode replaces the
+    // call by a call of a tool named `invalid`. So both name and arguments are restored; only one of them would be a call
+    // that neither the harness nor the model has made.
+    return parseJsonObject(sampled.arguments) !== undefined
+      ? call
+      : { ...call, name: sampled.name, arguments: sampled.arguments }
   }
 }
 

@@ -37,7 +37,8 @@ function fakeGateway(): { gateway: GatewayControl; opened: SessionOptions[]; clo
 }
 
 const TOKEN = 'control-token-0123456789'
-const access = { engine: { kind: 'vllm', url: 'http://engine' }, token: TOKEN, host: '127.0.0.1' }
+const continuation = { via: 'chat', why: 'chat requests contain the prompt as ids' } as const
+const access = { engine: { kind: 'vllm', url: 'http://engine', continuation }, token: TOKEN, host: '127.0.0.1' }
 
 /** A request of a program on this machine, with the token unless `headers` overrides it. */
 function callerOf(gateway: GatewayControl, more: Partial<ControlDeps> = {}) {
@@ -71,7 +72,15 @@ describe('the control API', () => {
     const paused = await call('/admin/inference/pause?timeout_seconds=1', { method: 'POST' })
     expect([paused.status, await paused.json()]).toEqual([
       200,
-      { paused: true, inflight: 2, sessions: 1, weight_version: null, base_url: 'http://engine', engine: 'vllm' },
+      {
+        paused: true,
+        inflight: 2,
+        sessions: 1,
+        weight_version: null,
+        base_url: 'http://engine',
+        engine: 'vllm',
+        continuation,
+      },
     ])
     expect((await call('/admin/inference/pause?timeout_seconds=0', { method: 'POST' })).status).toBe(504)
     await call('/admin/inference/resume', { method: 'POST' })
@@ -85,6 +94,7 @@ describe('the control API', () => {
     const text = await (await call('/metrics')).text()
     expect(text).toContain('polar_sampled_tokens_total 11\n')
     expect(text).toContain('polar_in_flight 2\n')
+    expect(text).toContain('polar_continuation 1\n')
   })
 
   test.each([

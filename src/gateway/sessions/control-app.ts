@@ -8,12 +8,13 @@ import { holdsMoreValuesThan, nestsDeeperThan } from '../../lib/json/json-depth.
 import { RolloutError, toFailure } from '../../model/failure.ts'
 import { SessionId } from '../../model/ids.ts'
 import type { GatewayControl } from '../gateway.ts'
+import type { ContinuationState } from '../upstreams/upstream.ts'
 import { formatMetrics } from './metrics.ts'
 
 export interface ControlDeps {
   gateway: GatewayControl
   /** For `GET /admin/inference/status`. */
-  engine: { kind: string; url: string }
+  engine: { kind: string; url: string; continuation?: ContinuationState }
   /** Required by every route except `/health`. */
   token: string
   /** The address or name that the control API listens on. */
@@ -93,6 +94,7 @@ export function createControlApp({ gateway, engine, token, host }: ControlDeps):
       weight_version: weightVersion ?? null,
       base_url: engine.url,
       engine: engine.kind,
+      continuation: engine.continuation ?? null,
     }
   }
 
@@ -118,7 +120,12 @@ export function createControlApp({ gateway, engine, token, host }: ControlDeps):
 
   app.get('/metrics', async (c) => {
     const { paused, inFlight, sessions } = await gateway.status()
-    const gauges = { polar_in_flight: inFlight, polar_paused: paused ? 1 : 0, polar_sessions: sessions }
+    const gauges = {
+      polar_in_flight: inFlight,
+      polar_paused: paused ? 1 : 0,
+      polar_sessions: sessions,
+      polar_continuation: engine.continuation === undefined || engine.continuation.via === 'off' ? 0 : 1,
+    }
     return c.text(formatMetrics(await gateway.metrics(), gauges), 200, { 'content-type': 'text/plain; version=0.0.4' })
   })
 

@@ -80,6 +80,7 @@ const HELP: Readonly<Record<string, string>> = {
   polar_in_flight: 'Calls that were sent to the engine and have not ended.',
   polar_paused: 'Whether new calls are delayed.',
   polar_sessions: 'Open sessions.',
+  polar_continuation: 'Whether prompts continue the tokens of earlier calls.',
 }
 
 /** Renders Prometheus' text format, version 0.0.4. Adds the counters of several processes. */

@@ -37,6 +37,7 @@ function createStore(state: { broken?: Failure }): SessionStore {
 const upstream = {
   kind: 'vllm',
   url: 'http://127.0.0.1:1',
+  capabilities: {},
   send: () => expect.unreachable(),
   async [Symbol.asyncDispose]() {},
 } as unknown as Upstream

@@ -45,6 +45,25 @@ export async function dropsReasoning(
   return one !== undefined && other !== undefined && isEqualIds(one, other)
 }
 
+/**
+ * Whether `render` gives the end of `promptIds`, which the engine rendered for the same request: the end of the last message
+ * and the beginning of the answer. The beginning of the prompt may differ, because a bridge does not contain it.
+ */
+export async function hasSameEnd(
+  request: TurnRequest,
+  promptIds: Int32Array,
+  endOfTurn: number,
+  render: Render,
+): Promise<boolean> {
+  const rendered = await render(rewritten(request))
+  const end = promptIds.lastIndexOf(endOfTurn)
+  const needed = Math.min(promptIds.length, end === -1 ? ANSWER_START : promptIds.length - end)
+  return commonSuffix(promptIds, rendered).length >= needed
+}
+
+/** Tokens that a template may put before an answer: a role, empty reasoning. */
+const ANSWER_START = 16
+
 /** Two words without a common prefix or suffix. */
 const SENTINELS = ['quartzvixen', 'jumbogalaxyhub'] as const
 
@@ -60,8 +79,12 @@ function replaceText(answer: AssistantMessage, word: string): AssistantMessage {
 
 function withAnswer(request: TurnRequest, answerAt: number, answer: AssistantMessage): TurnRequest {
   const messages: Message[] = request.messages.map((message, i) => (i === answerAt ? answer : message))
-  // Forces rendering from `messages`: the text of the wire contains the real answer.
-  return { ...request, messages, wire: { ...request.wire, api: 'rewritten' } }
+  return rewritten({ ...request, messages })
+}
+
+/** Forces rendering from `messages`: the text of the wire contains the real answer. */
+function rewritten(request: TurnRequest): TurnRequest {
+  return { ...request, wire: { ...request.wire, api: 'rewritten' } }
 }
 
 function commonSuffix(one: Int32Array, other: Int32Array): Int32Array {

@@ -314,6 +314,28 @@ describe('Continuations', () => {
     expect(found.kind).toBe('extends')
   })
 
+  test('where rendering may ignore settings, a prompt continues only if its rendering ends as the engine rendered it', async () => {
+    const asked = requestOf([text('user', 'a')])
+    const next = requestOf([...asked.messages, answer('b'), text('user', 'c')])
+    const thinks: Render = async (request) => Int32Array.from([...(await render(request)), 7, 8])
+    const find = async (own: Render, count: { renders: number }) => {
+      const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
+      continuations.remember('turn_1', asked, await answered(asked, answer('b')))
+      const counted: Render = (request) => ((count.renders += 1), own(request))
+      const proof = { needsProof: true }
+      return [await continuations.find(next, counted, proof), await continuations.find(next, counted, proof)]
+    }
+    const count = { renders: 0 }
+    expect(await find(render, count)).toMatchObject([{ kind: 'extends' }, { kind: 'extends' }])
+    // One rendering is the proof, which later calls with the same settings do not repeat.
+    expect(count.renders).toBe(5)
+    const differs = { kind: 'fresh', reason: 'render-differs' }
+    expect(await find(thinks, count)).toEqual([differs, differs])
+    // The beginning of a prompt is not part of a bridge.
+    const otherHead: Render = async (request) => Int32Array.from([9, ...(await render(request)).subarray(1)])
+    expect(await find(otherHead, count)).toMatchObject([{ kind: 'extends' }, { kind: 'extends' }])
+  })
+
   test('a failed rendering or a template that moves messages begins a new segment', async () => {
     const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
     const first = requestOf([text('user', 'a')])

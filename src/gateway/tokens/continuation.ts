@@ -1,5 +1,5 @@
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
-import { dropsReasoning, findBridge, type BridgeFailure, type Render } from './bridge.ts'
+import { dropsReasoning, findBridge, hasSameEnd, type BridgeFailure, type Render } from './bridge.ts'
 import { ConversationTree, type FreshReason } from './conversation-tree.ts'
 
 /**
@@ -11,12 +11,14 @@ export type ThinkingPolicy = 'template' | 'preserve'
 /** `extends`: the prompt consists of the ids of an earlier call and a bridge. `fresh`: the engine renders the prompt. */
 export type Continuation =
   | { kind: 'extends'; of: string; promptIds: Int32Array }
-  | { kind: 'fresh'; reason: FreshReason | BridgeFailure | 'render-failed' }
+  | { kind: 'fresh'; reason: FreshReason | BridgeFailure | 'render-failed' | 'render-differs' | 'needs-chat' }
 
 /** Makes the prompts of one session literal extensions of each other, where this is provably equal to rendering. */
 export class Continuations {
   readonly #tree: ConversationTree
   readonly #thinking: ThinkingPolicy
+  /** Settings with which `render` gave the end of a prompt that the engine itself had rendered. */
+  readonly #proven = new Set<string>()
 
   constructor(options: { thinking: ThinkingPolicy; memoryBytes: number }) {
     this.#tree = new ConversationTree(options.memoryBytes)
@@ -27,8 +29,8 @@ export class Continuations {
     this.#tree.add(turnId, request, response)
   }
 
-  /** Returns `fresh` unless the continuation is proven. */
-  async find(request: TurnRequest, render: Render): Promise<Continuation> {
+  /** Returns `fresh` unless the continuation is proven. `needsProof`: `render` may ignore settings of a chat request. */
+  async find(request: TurnRequest, render: Render, { needsProof = false } = {}): Promise<Continuation> {
     const found = this.#tree.find(request)
     if ('fork' in found) return { kind: 'fresh', reason: found.fork }
     const { node, answerAt } = found
@@ -36,6 +38,12 @@ export class Continuations {
     const endOfTurn = sampledIds.at(-1)
     if (endOfTurn === undefined) return { kind: 'fresh', reason: 'truncated-turn' }
     try {
+      if (needsProof && !this.#proven.has(node.setting)) {
+        const earlier = { ...request, messages: request.messages.slice(0, answerAt) }
+        if (!(await hasSameEnd(earlier, promptIds, endOfTurn, render)))
+          return { kind: 'fresh', reason: 'render-differs' }
+        this.#proven.add(node.setting)
+      }
       if (
         this.#thinking === 'template' &&
         answer.reasoning &&

@@ -132,3 +132,17 @@ test('a sub-agent with hundreds of calls does not evict the main conversation', 
   expect(tree.find(requestOf(main.messages))).toMatchObject({ node: { turnId: 'main-1' } })
   expect(tree.find(requestOf(sub.messages))).toMatchObject({ node: { turnId: 'sub-300' } })
 })
+
+test('a call continues if its ids are exact, also without a log probability of a token', () => {
+  const asked = requestOf([says('user', 'one')])
+  const next = requestOf([...asked.messages, says('assistant', 'a'), says('user', 'two')])
+  const find = (gradeReasons: string[]) => {
+    const tree = new ConversationTree(1024 * 1024)
+    tree.add('t1', asked, { ...responseOf([1, 2], [3], 'a'), grade: 'inferred', gradeReasons })
+    return tree.find(next)
+  }
+  expect(find(['choice 0: a logprob is missing'])).toMatchObject({ node: { turnId: 't1' } })
+  const counts = 'usage counts 3 prompt tokens, ids are 2'
+  expect(find(['choice 0: a logprob is missing', counts])).toEqual({ fork: 'not-exact' })
+  expect(find([])).toEqual({ fork: 'not-exact' })
+})

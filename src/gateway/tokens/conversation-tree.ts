@@ -4,6 +4,7 @@ import { RecentMap } from '../../lib/collections/recent-map.ts'
 import { hasIdsAt } from '../../lib/net/token-hash.ts'
 import { charactersOf, type AssistantMessage, type Message, type Tool } from '../../model/message.ts'
 import type { Choice, TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { hasExactIds } from '../capture/capture-turn.ts'
 import { HeldBuffers } from './held-buffers.ts'
 import { MessageChain } from './message-chain.ts'
 import { addReasoning, repeatsReasoning, trailOf, type ReasoningTrail } from './reasoning-trail.ts'
@@ -26,6 +27,8 @@ export interface TurnNode {
   promptIds: Int32Array
   sampledIds: Int32Array
   answer: AssistantMessage
+  /** Digest of all fields besides the messages that affect the rendering of a prompt. */
+  setting: string
 }
 
 export type Found = { node: TurnNode; answerAt: number } | { fork: FreshReason }
@@ -34,7 +37,6 @@ interface Node extends TurnNode {
   /** Digest of the conversation up to and including the answer. */
   conversation: string
   answerAt: number
-  setting: string
   /** Includes the reasoning of the answer. */
   reasoning: ReasoningTrail
   bytes: number
@@ -81,7 +83,7 @@ export class ConversationTree {
     const digests = this.#chain.digestsOf(request.messages)
     const prompt = digests.at(-1) as string
     this.#beginnings.set(digests[Math.min(2, digests.length - 1)] as string, true)
-    if (response.grade !== 'exact') {
+    if (!hasExactIds(response)) {
       for (const { message } of response.choices) this.#past.set(this.#chain.after(prompt, message), 'not-exact')
       return
     }
@@ -156,7 +158,7 @@ export class ConversationTree {
     return hasAnswer && isKnown ? 'edited-history' : 'new-conversation'
   }
 
-  /** Digest of all fields besides the messages that affect the rendering of a prompt. */
+  /** Also contains whether the answer ended naturally. */
   #settingOf(request: TurnRequest, isWholeAnswer: boolean): string {
     const { model, tools, toolChoice, reasoning } = request
     let toolsDigest = this.#tools.get(tools)

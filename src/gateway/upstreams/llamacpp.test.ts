@@ -5,12 +5,13 @@ import { describeUpstream } from './upstream.contract.ts'
 describeUpstream('llama.cpp', {
   create: createLlamacpp,
   engine: { wire: 'llamacpp' },
+  isFreeUnderGrammar: true,
   capabilities: {
     idsOut: true,
     idsInStreams: 'lossy',
-    tokenInChat: false,
-    render: true,
-    tokenise: true,
+    tokenIn: 'completions',
+    toolFormat: 'hermes',
+    render: 'template',
     weightVersion: false,
     logprobs: 'raw',
     contextTokens: 32_768,

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import type { Dispatcher } from 'undici'
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
@@ -5,23 +6,26 @@ import { RolloutError } from '../../model/failure.ts'
 import type { WireFields } from '../wire-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
+import { detectToolFormat, TEXT_TAGS } from './wire/answer-text.ts'
 import { readJsonObject, readWhole, type Translated } from './wire/chat-answer.ts'
 import { llamacppFields as fields } from './wire/chat-fields.ts'
-import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
+import { renderChatBody, sentSampling } from './wire/chat-request.ts'
+import { answerLimit, completionSampling, toChatChoice } from './wire/completion-call.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
-import { EngineHttp } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
-import { postChat } from './wire/post-chat.ts'
-import { probeEngine, samplingFields, type ProbeSubject } from './wire/probe.ts'
+import { EngineHttp, readRejection, rejectionError } from './wire/engine-http.ts'
+import { logprobModeOf, toEngineSampling } from './wire/engine-sampling.ts'
+import { createEngineUpstream, type EngineSend } from './wire/engine-upstream.ts'
+import { postChat, type PostedChat } from './wire/post-chat.ts'
+import { callingRequest, samplingFields, type ProbeSubject } from './wire/probe.ts'
+import { captureFields } from './wire/send-chat.ts'
 import { alignLogprobs } from './llamacpp-align.ts'
 import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
 
 const ASSUMED: Capabilities = {
   idsOut: true,
   idsInStreams: 'lossy',
-  tokenInChat: false,
-  render: true,
-  tokenise: true,
+  tokenIn: 'completions',
+  render: 'template',
   weightVersion: false,
   logprobs: 'raw',
 }
@@ -32,34 +36,40 @@ const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 0.8, topP: 0.95, top
 /**
  * llama.cpp's server. Answers are always requested whole: streams lack the ids of characters of several tokens, and reject
  * log probabilities together with tools. The server reports no prompt ids, but renders and tokenises a request as in chat.
+ * Only its native completion accepts ids.
  */
 export function createLlamacpp(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
-  let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
+  const { model } = options
 
-  async function send(request: TurnRequest, { signal }: { signal: AbortSignal }): Promise<UpstreamReply> {
+  async function send(request: TurnRequest, call: EngineSend): Promise<UpstreamReply> {
+    const { signal, promptIds, capabilities, countTokens } = call
     // A failed call aborts the others.
     const group = new AbortController()
     const together = AbortSignal.any([signal, group.signal])
-    const calls = forcedCalls(request, options.model)
-    const prompt: Promise<Prompt> = readPrompt(request, together).catch(toNoPrompt)
+    const calls = forcedCalls(request, model)
+    const prompt: Promise<Prompt> =
+      promptIds === undefined ? readPrompt(request, together).catch(toNoPrompt) : Promise.resolve({ ids: promptIds })
     try {
       const posted = await Promise.all(
-        calls.map((forced) => {
-          const countTokens = async () => (await tokenise(request, together)).length
-          return postChat(http, { request, forced, fields, stream: false, signal: together, countTokens })
-        }),
+        calls.map((forced) =>
+          promptIds === undefined
+            ? postChat(http, { request, forced, fields, stream: false, signal: together, countTokens })
+            : postCompletion(request, forced, { ...call, promptIds, signal: together }),
+        ),
       )
       const responses = posted.map(({ response }) => response)
-      const { logprobs: mode } = capabilities
-      const events = readWhole(() => loadAnswer(responses, prompt, capabilities.contextTokens), {
+      const toAnswer = (wire: WireFields): WireFields =>
+        promptIds === undefined ? wire : toChatAnswer(wire, request, capabilities)
+      const events = readWhole(() => loadAnswer(responses, prompt, capabilities.contextTokens, toAnswer), {
         base: http.base,
         signal,
         forStream: request.stream,
-        logprobMode: mode === 'unknown' ? undefined : mode,
+        // The server computes them from the logits of the model, before its grammar.
+        logprobMode: logprobModeOf(request, capabilities, { isFree: true }),
       })
       const [forced] = calls
-      const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+      const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities)
       return { forced, dropped: posted[0]?.dropped ?? [], sampling, events }
     } catch (error) {
       group.abort()
@@ -67,60 +77,69 @@ export function createLlamacpp(options: EngineOptions): Upstream {
     }
   }
 
-  async function readPrompt(request: TurnRequest, signal: AbortSignal): Promise<{ text: string; ids: Int32Array }> {
-    const { text: body } = renderChatBody(request, forcedCalls(request, options.model)[0], fields)
-    const { prompt: text } = await http.query('/apply-template', Rendered, { body, signal })
-    return { text, ids: await tokeniseText(text, signal) }
+  async function postCompletion(
+    request: TurnRequest,
+    forced: Record<string, unknown>,
+    { promptIds, capabilities, signal }: EngineSend & { promptIds: Int32Array },
+  ): Promise<PostedChat> {
+    const sent = sentSampling(request, forced, fields)
+    const asked = { model: model ?? request.model, prompt: promptIds, limit: sent.maxTokens }
+    const body = {
+      ...completionSampling(sent),
+      n_predict: await answerLimit(http, asked, capabilities, signal),
+      n_probs: 1,
+      post_sampling_probs: false,
+      return_tokens: true,
+      preserved_tokens: TEXT_TAGS,
+    }
+    Object.assign(forced, body, {
+      endpoint: '/completion',
+      prompt: `${promptIds.length} ids`,
+      parsed_by: 'gateway',
+    })
+    const text = JSON.stringify({ ...body, prompt: Array.from(promptIds) })
+    const response = await http.call('/completion', { body: text, signal })
+    if (response.statusCode !== 200) throw rejectionError(await readRejection(response), http.base)
+    return { response, dropped: [] }
   }
 
-  async function tokeniseText(text: string, signal: AbortSignal): Promise<Int32Array> {
+  async function applyTemplate(request: TurnRequest, signal: AbortSignal): Promise<string> {
+    const { text: body } = renderChatBody(request, forcedCalls(request, model)[0], fields)
+    return (await http.query('/apply-template', Rendered, { body, signal })).prompt
+  }
+
+  async function readPrompt(request: TurnRequest, signal: AbortSignal): Promise<{ text: string; ids: Int32Array }> {
+    const text = await applyTemplate(request, signal)
     // As in chat: the server removes the template's beginning-of-sequence token and adds it again here.
     const body = JSON.stringify({ content: text, add_special: true, parse_special: true })
-    return http.query('/tokenize', Tokenised, { body, signal })
+    return { text, ids: await http.query('/tokenize', Tokenised, { body, signal }) }
   }
 
-  async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
-    return (await readPrompt(request, signal)).ids
-  }
-
-  return {
+  return createEngineUpstream(http, options, {
     kind: 'llamacpp',
-    url: http.base,
-    get capabilities() {
-      return capabilities
-    },
+    requestsLogprobs: true,
+    assumed: ASSUMED,
+    readVersion: async (signal) => (await http.queryOptional('/props', Props, { signal }))?.build_info,
     send,
-    tokenise,
-    countTokens: async (request, signal) => (await tokenise(request, signal)).length,
-    listModels: (signal) => http.listModels(signal),
-    contextTokens: (model, signal) => http.contextTokens(model, signal),
-    async probe(signal) {
-      const report = await probeEngine(
-        {
-          kind: 'llamacpp',
-          http,
-          model: options.model,
-          requestsLogprobs: true,
-          assumed: ASSUMED,
-          readVersion: async () => (await http.queryOptional('/props', Props, { signal }))?.build_info,
-          send,
-          readDefaults: () => http.queryOptional('/props', Defaults, { signal }),
-          render: { name: '/apply-template and /tokenize', isPrompt: true, query: tokenise },
-          tokenise: { name: '/tokenize', isPrompt: false, query: () => tokeniseText('Paris', signal) },
-          knownStreams: () => ({
-            idsInStreams: 'lossy',
-            because:
-              'known: ids of characters made of several tokens are missing, log probabilities with tools rejected',
-          }),
-          advice: ADVICE,
-        },
-        signal,
-      )
-      capabilities = { ...report.capabilities, ...options.capabilities }
-      return report
+    readDefaults: (_model, signal) => http.queryOptional('/props', Defaults, { signal }),
+    renderings: [
+      {
+        id: 'template',
+        name: '/apply-template and /tokenize',
+        query: async (request, signal) => (await readPrompt(request, signal)).ids,
+      },
+    ],
+    tokenIn: ['completions'],
+    async readToolFormat(served, signal) {
+      const { request, name } = callingRequest(served)
+      return detectToolFormat(await applyTemplate(request, signal), name)
     },
-    [Symbol.asyncDispose]: () => http[Symbol.asyncDispose](),
-  }
+    knownStreams: () => ({
+      idsInStreams: 'lossy',
+      because: 'known: ids of characters made of several tokens are missing, log probabilities with tools rejected',
+    }),
+    advice: ADVICE,
+  })
 }
 
 /**
@@ -146,7 +165,7 @@ const ADVICE: ProbeSubject['advice'] = {
   sampling: 'Start the server with --temp 1 --top-k 0 --top-p 1 --min-p 0.',
   tools: 'Start the server with --jinja and a chat template that supports tools.',
   streams: 'No version streams all ids.',
-  tokenIn: 'No version accepts ids in chat.',
+  tokenIn: 'Update llama-server: /completion must accept ids.',
   render: 'Update llama-server: /apply-template is missing.',
   weightVersion: 'llama.cpp never reports it; set it through the control API of the gateway.',
 }
@@ -161,14 +180,13 @@ function forcedCalls(
 ): [Record<string, unknown>, ...Record<string, unknown>[]] {
   const { n } = request.sampling
   const seed = request.forcedSampling?.seed ?? request.sampling.seed
+  const fieldsOfAll = captureFields(request, false, model)
   const captured = {
-    ...(model === undefined ? {} : { model }),
-    logprobs: true,
-    top_logprobs: Math.max(1, requestedTopLogprobs(request)),
+    ...fieldsOfAll,
+    top_logprobs: Math.max(1, Number(fieldsOfAll['top_logprobs'])),
     post_sampling_probs: false,
     return_tokens: true,
     verbose: true,
-    ...(request.stream ? { stream: false, stream_options: null } : {}),
   }
   if (n === 1) return [captured]
   const call = (i: number) => ({ ...captured, n: 1, ...(seed === undefined ? {} : { seed: seed + i }) })
@@ -217,11 +235,44 @@ async function loadAnswer(
   responses: readonly Dispatcher.ResponseData[],
   prompt: Promise<Prompt>,
   contextTokens: number | undefined,
+  toAnswer: (wire: WireFields) => WireFields,
 ): Promise<Translated> {
-  const wires = await Promise.all(responses.map(readJsonObject))
+  const wires = (await Promise.all(responses.map(readJsonObject))).map(toAnswer)
   const answers = wires.map((wire) => LlamacppAnswer.safeParse(wire).data)
   if (!isWhole(answers)) return { answer: wires[0] ?? {} }
   return mergeAnswers(answers, await prompt, contextTokens)
+}
+
+const NativeAnswer = z.looseObject({
+  content: z.string(),
+  stop_type: z.string().nullish(),
+  completion_probabilities: z.array(z.unknown()).nullish(),
+  tokens_evaluated: z.int(),
+  tokens_predicted: z.int(),
+})
+
+/** Translates an answer of `/completion` to one of chat with `verbose`. */
+function toChatAnswer(wire: WireFields, request: TurnRequest, capabilities: Capabilities): WireFields {
+  const native = NativeAnswer.safeParse(wire).data
+  if (native === undefined) return wire
+  const id = `cmpl-${randomUUID()}`
+  const finishReason = native.stop_type === 'limit' ? 'length' : 'stop'
+  const { tokens_evaluated: prompt, tokens_predicted: sampled } = native
+  return {
+    id,
+    object: 'chat.completion',
+    created: Math.floor(Date.now() / 1000),
+    model: native['model'],
+    choices: [
+      {
+        index: 0,
+        ...toChatChoice({ id, text: native.content, finishReason }, request, capabilities),
+        logprobs: { content: native.completion_probabilities ?? [] },
+      },
+    ],
+    usage: { prompt_tokens: prompt, completion_tokens: sampled, total_tokens: prompt + sampled },
+    __verbose: { ...native, prompt: undefined },
+  }
 }
 
 function isWhole(answers: readonly (LlamacppAnswer | undefined)[]): answers is LlamacppAnswer[] {

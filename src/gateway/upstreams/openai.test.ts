@@ -4,6 +4,6 @@ import { describeUpstream } from './upstream.contract.ts'
 describeUpstream('a server that speaks Chat Completions and refuses what it does not know', {
   create: createOpenai,
   engine: { wire: 'openai' },
-  capabilities: { idsOut: false, tokenInChat: false, render: false, tokenise: false, weightVersion: false },
+  capabilities: { idsOut: false, tokenIn: 'none', render: 'none', weightVersion: false },
   grade: 'text-only',
 })

@@ -1,24 +1,21 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
-import { RolloutError } from '../../model/failure.ts'
 import { textOf } from '../../model/message.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import { readAnswer } from './wire/chat-answer.ts'
 import { openaiFields as fields } from './wire/chat-fields.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
-import { postChat } from './wire/post-chat.ts'
-import { probeEngine, type ProbeSubject } from './wire/probe.ts'
-import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
+import { createEngineUpstream } from './wire/engine-upstream.ts'
+import type { ProbeSubject } from './wire/probe.ts'
+import { sendChat } from './wire/send-chat.ts'
+import type { Capabilities, Upstream } from './upstream.ts'
 
 const ASSUMED: Capabilities = {
   idsOut: false,
   idsInStreams: 'none',
-  tokenInChat: false,
-  render: false,
-  tokenise: false,
+  tokenIn: 'none',
+  render: 'none',
   weightVersion: false,
   logprobs: 'unknown',
 }
@@ -32,53 +29,23 @@ const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1 }
  */
 export function createOpenai(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
-  let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
-
-  async function send(request: TurnRequest, { signal, weights }: SendOptions): Promise<UpstreamReply> {
-    const forced = forcedFields(request, options.model)
-    const countTokens = () => Promise.resolve(estimateTokens(request))
-    const post = { request, forced, fields, stream: request.stream, signal, countTokens }
-    const { response, dropped } = await postChat(http, post)
-    const sampling = toEngineSampling(request, post, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
-    return {
-      forced,
-      dropped,
-      sampling,
-      ...readAnswer(response, { base: http.base, signal, forStream: request.stream, weights }),
-    }
-  }
-
-  return {
+  return createEngineUpstream(http, options, {
     kind: 'openai',
-    url: http.base,
-    get capabilities() {
-      return capabilities
-    },
-    send,
-    tokenise: () => Promise.reject(new RolloutError('upstream.refused', `The server at ${http.base} cannot tokenise.`)),
-    countTokens: async (request) => estimateTokens(request),
-    listModels: (signal) => http.listModels(signal),
-    contextTokens: (model, signal) => http.contextTokens(model, signal),
-    async probe(signal) {
-      const report = await probeEngine(
-        {
-          kind: 'openai',
-          http,
-          model: options.model,
-          requestsLogprobs: false,
-          assumed: ASSUMED,
-          readVersion: () => Promise.resolve(undefined),
-          send,
-          knownStreams: () => undefined,
-          advice: ADVICE,
-        },
-        signal,
-      )
-      capabilities = { ...report.capabilities, ...options.capabilities }
-      return report
-    },
-    [Symbol.asyncDispose]: () => http[Symbol.asyncDispose](),
-  }
+    requestsLogprobs: false,
+    assumed: ASSUMED,
+    readVersion: () => Promise.resolve(undefined),
+    send: (request, call) =>
+      sendChat(http, request, call, {
+        fields,
+        forced: forcedFields(request, options.model),
+        documentedSampling: DOCUMENTED_SAMPLING,
+      }),
+    estimateTokens,
+    renderings: [],
+    tokenIn: [],
+    knownStreams: () => undefined,
+    advice: ADVICE,
+  })
 }
 
 const ADVICE: ProbeSubject['advice'] = {

@@ -8,9 +8,8 @@ import type { Capabilities, Upstream } from './upstream.ts'
 const capabilities: Capabilities = {
   idsOut: true,
   idsInStreams: 'complete',
-  tokenInChat: true,
-  render: true,
-  tokenise: true,
+  tokenIn: 'chat',
+  render: 'render',
   weightVersion: false,
   logprobs: 'raw',
   contextTokens: 1000,
@@ -200,12 +199,13 @@ describe('createReplicas()', () => {
 
   test('has the capabilities of all replicas, and merges equal findings', async () => {
     const { fakes, upstream } = setUp()
-    fakes[1].capabilities = { ...capabilities, idsInStreams: 'lossy', tokenInChat: false, contextTokens: 500 }
-    fakes[2].capabilities = { ...capabilities, logprobs: 'tempered' }
+    fakes[1].capabilities = { ...capabilities, idsInStreams: 'lossy', tokenIn: 'completions', contextTokens: 500 }
+    fakes[2].capabilities = { ...capabilities, render: 'tokenize', logprobs: 'tempered' }
     expect(upstream.capabilities).toEqual({
       ...capabilities,
       idsInStreams: 'lossy',
-      tokenInChat: false,
+      tokenIn: 'completions',
+      render: 'tokenize',
       contextTokens: 500,
       logprobs: 'unknown',
     })

@@ -1,9 +1,16 @@
 import { RecentMap } from '../../lib/collections/recent-map.ts'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
-import type { DefaultSampling } from '../../model/turn-sampling.ts'
+import type { DefaultSampling, HiddenDefault } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import type { WireEvent } from '../wire-event.ts'
-import { allowsExact, type Capabilities, type SendOptions, type Upstream, type UpstreamReply } from './upstream.ts'
+import {
+  allowsExact,
+  type Capabilities,
+  type ProbeReport,
+  type SendOptions,
+  type Upstream,
+  type UpstreamReply,
+} from './upstream.ts'
 
 export interface ReplicasOptions {
   /** Engines of one kind that serve the same model. The returned upstream owns and disposes them. */
@@ -153,20 +160,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     listModels: (signal) => any().listModels(signal),
     contextTokens: (model, signal) => any().contextTokens(model, signal),
     async probe(signal) {
-      const reports = await Promise.all(options.replicas.map((upstream) => upstream.probe(signal)))
-      // The report of the replica with a blocking finding, with the findings of all replicas.
-      const worst = reports.find((report) => !allowsExact(report)) ?? reports[0]!
-      const findings = reports.flatMap((report) =>
-        report.findings.map((finding) =>
-          reports.length === 1 ? finding : { ...finding, evidence: `${report.url}: ${finding.evidence}` },
-        ),
-      )
-      return {
-        ...worst,
-        url: reports.map((report) => report.url).join(','),
-        capabilities: reports.map((report) => report.capabilities).reduce(intersect),
-        findings: dropRepeated(findings, reports.length),
-      }
+      return mergeReports(await Promise.all(options.replicas.map((upstream) => upstream.probe(signal))))
     },
     async [Symbol.asyncDispose]() {
       clearInterval(timer)
@@ -177,6 +171,21 @@ export function createReplicas(options: ReplicasOptions): Upstream {
 
   function mayRetry(started: StartedCall, failure: Failure, { signal }: SendOptions): boolean {
     return started.others.length > 0 && !signal.aborted && isRetryable(failure)
+  }
+}
+
+/** Returns the report of the replica with a blocking finding, or of the first, with the findings of all replicas. */
+export function mergeReports(reports: readonly ProbeReport[]): ProbeReport {
+  const worst = reports.find((report) => !allowsExact(report)) ?? reports[0]!
+  if (reports.length === 1) return worst
+  const findings = reports.flatMap((report) =>
+    report.findings.map((finding) => ({ ...finding, evidence: `${report.url}: ${finding.evidence}` })),
+  )
+  return {
+    ...worst,
+    url: reports.map((report) => report.url).join(','),
+    capabilities: reports.map((report) => report.capabilities).reduce(intersect),
+    findings: dropRepeated(findings, reports.length),
   }
 }
 
@@ -286,16 +295,22 @@ function failureOf(error: unknown): Failure | undefined {
 /** Returns the capabilities that both replicas have. */
 function intersect(one: Capabilities, other: Capabilities): Capabilities {
   const streams = ['none', 'lossy', 'complete'] as const
+  const tokenIn = ['none', 'completions', 'chat'] as const
   const contexts = [one.contextTokens, other.contextTokens].filter((tokens) => tokens !== undefined)
   return {
     idsOut: one.idsOut && other.idsOut,
     idsInStreams: streams[Math.min(streams.indexOf(one.idsInStreams), streams.indexOf(other.idsInStreams))] ?? 'none',
-    tokenInChat: one.tokenInChat && other.tokenInChat,
-    render: one.render && other.render,
-    tokenise: one.tokenise && other.tokenise,
+    tokenIn: tokenIn[Math.min(tokenIn.indexOf(one.tokenIn), tokenIn.indexOf(other.tokenIn))] ?? 'none',
+    render: [one.render, other.render].includes('none')
+      ? 'none'
+      : one.render === other.render
+        ? one.render
+        : 'tokenize',
+    toolFormat: one.toolFormat === other.toolFormat ? one.toolFormat : undefined,
     weightVersion: one.weightVersion && other.weightVersion,
     logprobs: one.logprobs === other.logprobs ? one.logprobs : 'unknown',
     ...commonSampling(one.defaultSampling, other.defaultSampling),
+    ...allHidden(one.hiddenDefaults, other.hiddenDefaults),
     contextTokens: contexts.length === 0 ? undefined : Math.min(...contexts),
   }
 }
@@ -305,6 +320,15 @@ function commonSampling(one: DefaultSampling = {}, other: DefaultSampling = {}):
   const names = (Object.keys(one) as (keyof DefaultSampling)[]).filter((name) => one[name] === other[name])
   if (names.length === 0) return {}
   return { defaultSampling: Object.fromEntries(names.map((name) => [name, one[name]])) }
+}
+
+/** Returns the parameters that at least one replica sets to an unknown value. */
+function allHidden(
+  one: readonly HiddenDefault[] = [],
+  other: readonly HiddenDefault[] = [],
+): Pick<Capabilities, 'hiddenDefaults'> {
+  const names = new Set([...one, ...other])
+  return names.size === 0 ? {} : { hiddenDefaults: [...names] }
 }
 
 function dropRepeated<T extends { about: string; verdict: string; meaning: string; evidence: string }>(

@@ -7,9 +7,8 @@ import type { Upstream } from './upstream.ts'
 
 const full = {
   idsOut: true,
-  tokenInChat: true,
-  render: true,
-  tokenise: true,
+  tokenIn: 'chat',
+  render: 'tokenize',
   weightVersion: true,
   logprobs: 'tempered',
   contextTokens: 32_768,

@@ -1,26 +1,24 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
-import { RolloutError } from '../../model/failure.ts'
 import type { WireFields } from '../wire-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import { readAnswer, type Translated } from './wire/chat-answer.ts'
+import type { Translated } from './wire/chat-answer.ts'
 import { sglangFields as fields } from './wire/chat-fields.ts'
-import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
+import { renderChatBody } from './wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
-import { toEngineSampling } from './wire/engine-sampling.ts'
-import { postChat } from './wire/post-chat.ts'
-import { probeEngine, type ProbeSubject, type SamplingDefaults } from './wire/probe.ts'
-import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
+import { createEngineUpstream, type EngineSend } from './wire/engine-upstream.ts'
+import type { ProbeSubject, SamplingDefaults } from './wire/probe.ts'
+import { captureFields, sendChat } from './wire/send-chat.ts'
+import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
 
 /** Versions 0.5.13 to 0.5.18. Newer versions may have ids in streams, which a probe detects. */
 const ASSUMED: Capabilities = {
   idsOut: true,
   idsInStreams: 'none',
-  tokenInChat: true,
-  render: true,
-  tokenise: true,
+  tokenIn: 'chat',
+  render: 'tokenize',
   weightVersion: true,
   logprobs: 'tempered',
 }
@@ -31,48 +29,30 @@ const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1, topK: -1
 /** SGLang's OpenAI server, from 0.5.13. */
 export function createSglang(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
-  let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
+  const { model } = options
 
   /** The latest weight version that the engine reported: this or a newer one samples the next call. */
   let latestVersion: string | undefined
   let reportsVersion = true
 
-  const streams = (request: TurnRequest): boolean =>
-    request.stream && (capabilities.idsInStreams === 'complete' || !capabilities.idsOut)
-
-  async function sendAs(
-    request: TurnRequest,
-    stream: boolean,
-    { signal, promptIds, weights }: SendOptions,
-  ): Promise<UpstreamReply> {
-    const forced = forcedFields(request, stream, options.model)
-    if (promptIds !== undefined) forced['input_ids'] = Array.from(promptIds)
-    const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
-    const before = await versionBefore(signal, weights)
-    const { response, dropped } = await postChat(http, { request, forced, fields, stream, signal, countTokens: count })
+  async function send(request: TurnRequest, call: EngineSend): Promise<UpstreamReply> {
+    const before = await versionBefore(call.signal, call.weights)
     const translate = (wire: WireFields): Translated => {
       const translated = translateAnswer(wire)
       latestVersion = translated.weightVersion ?? latestVersion
       return { ...translated, weightVersionBefore: before }
     }
-    const { logprobs: mode } = capabilities
-    const answer = readAnswer(response, {
-      base: http.base,
-      signal,
-      forStream: request.stream,
-      logprobMode: mode === 'unknown' ? undefined : mode,
-      translate,
-      translateChunk,
-      weights,
+    return sendChat(http, request, call, {
+      fields,
+      forced: forcedFields(request, call.stream, model),
+      promptField: (ids) => ({ input_ids: ids }),
+      documentedSampling: DOCUMENTED_SAMPLING,
+      reading: { translate, translateChunk },
     })
-    // A prompt may have a hundred thousand ids, and the log contains them already.
-    if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
-    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
-    return { forced, dropped, sampling, ...answer }
   }
 
   /** Queried before every call unless the trainer sets versions: an answer reports only the version at its end. */
-  async function versionBefore(signal: AbortSignal, weights: SendOptions['weights']): Promise<string | undefined> {
+  async function versionBefore(signal: AbortSignal, weights: EngineSend['weights']): Promise<string | undefined> {
     if (!reportsVersion || (weights !== undefined && weights.position > 0)) return latestVersion
     try {
       const version = await readWeightVersion(http, signal)
@@ -86,62 +66,22 @@ export function createSglang(options: EngineOptions): Upstream {
 
   /** Accepts conversations from 0.5.12 on, rendered as in chat. Also checks the answer limit, so that is set to 1. */
   function tokeniseChat(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
-    const forced = {
-      ...(options.model === undefined ? {} : { model: options.model }),
-      max_tokens: 1,
-      max_completion_tokens: 1,
-    }
+    const forced = { ...(model === undefined ? {} : { model }), max_tokens: 1, max_completion_tokens: 1 }
     return http.queryOptional('/tokenize', Tokenised, { body: renderChatBody(request, forced, fields).text, signal })
   }
 
-  async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
-    const ids = await tokeniseChat(request, signal)
-    if (ids !== undefined) return ids
-    throw new RolloutError('upstream.refused', `The engine at ${http.base} cannot tokenise this conversation.`)
-  }
-
-  async function countTokens(request: TurnRequest, signal: AbortSignal): Promise<number> {
-    return (await tokenise(request, signal)).length
-  }
-
-  return {
+  return createEngineUpstream(http, options, {
     kind: 'sglang',
-    url: http.base,
-    get capabilities() {
-      return capabilities
-    },
-    send: (request, sendOptions) => sendAs(request, streams(request), sendOptions),
-    tokenise,
-    countTokens,
-    listModels: (signal) => http.listModels(signal),
-    contextTokens: (model, signal) => http.contextTokens(model, signal),
-    async probe(signal) {
-      const report = await probeEngine(
-        {
-          kind: 'sglang',
-          http,
-          model: options.model,
-          requestsLogprobs: true,
-          assumed: ASSUMED,
-          readVersion: () => readVersion(http, signal),
-          send: (request, sendOptions) => sendAs(request, request.stream, sendOptions),
-          readDefaults: () => readDefaults(http, signal),
-          render: { name: '/tokenize with messages', isPrompt: true, query: tokeniseChat },
-          tokenise: {
-            name: '/tokenize',
-            isPrompt: false,
-            query: () => http.queryOptional('/tokenize', Tokenised, { body: '{"prompt":"Paris"}', signal }),
-          },
-          knownStreams: () => undefined,
-          advice: ADVICE,
-        },
-        signal,
-      )
-      capabilities = { ...report.capabilities, ...options.capabilities }
-      return report
-    },
-    [Symbol.asyncDispose]: () => http[Symbol.asyncDispose](),
-  }
+    requestsLogprobs: true,
+    assumed: ASSUMED,
+    readVersion: (signal) => readVersion(http, signal),
+    send,
+    readDefaults: (_model, signal) => readDefaults(http, signal),
+    renderings: [{ id: 'tokenize', name: '/tokenize with messages', query: tokeniseChat }],
+    tokenIn: ['chat'],
+    knownStreams: () => undefined,
+    advice: ADVICE,
+  })
 }
 
 const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
@@ -188,20 +128,10 @@ const ADVICE: ProbeSubject['advice'] = {
  * ignore unknown fields. Streams reject these fields; newer versions send the ids in their extension.
  */
 function forcedFields(request: TurnRequest, stream: boolean, model: string | undefined): Record<string, unknown> {
-  const whole = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true }
-  return {
-    ...(model === undefined ? {} : { model }),
-    logprobs: true,
-    top_logprobs: requestedTopLogprobs(request),
-    ...(stream
-      ? {
-          return_input_ids_in_sglext: true,
-          return_output_ids_in_sglext: true,
-          stream_options: { include_usage: true },
-        }
-      : whole),
-    ...(request.stream && !stream ? { stream: false, stream_options: null } : {}),
-  }
+  const ids = stream
+    ? { return_input_ids_in_sglext: true, return_output_ids_in_sglext: true }
+    : { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true }
+  return { ...captureFields(request, stream, model), ...ids }
 }
 
 // --- translate to vLLM's fields --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ import type { Capabilities, SendOptions, Upstream } from './upstream.ts'
 export interface UpstreamContract {
   create(options: EngineOptions): Upstream
   /** The embedded engine with the wire of the upstream. */
-  engine: Pick<ServedOptions, 'wire' | 'wireVersion'>
+  engine: Pick<ServedOptions, 'wire' | 'wireVersion' | 'scaleOut'>
   /** The expected capabilities. */
   capabilities: Partial<Capabilities>
   /** The grade of a complete answer. */
@@ -33,6 +33,8 @@ export interface UpstreamContract {
   lesserGrades?: { stopString?: Exactness; unicode?: Exactness }
   /** Prompt ids do not come from the answer, so an answer without them is still exact. */
   findsPromptIds?: boolean
+  /** Log probabilities are those of the model even if a grammar restricted the answer. */
+  isFreeUnderGrammar?: boolean
 }
 
 const SCRIPT = `
@@ -291,7 +293,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       const signal = AbortSignal.timeout(10_000)
       const { calls } = await logged(() => collect(upstream, asked))
       const count = await upstream.countTokens(asked, signal)
-      if (!upstream.capabilities.tokenise) {
+      if (upstream.capabilities.render === 'none') {
         expect(count).toBeGreaterThan(10)
         await expect(upstream.tokenise(asked, signal)).rejects.toMatchObject({ code: 'upstream.refused' })
         return
@@ -300,16 +302,42 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expect(Array.from(await upstream.tokenise(asked, signal))).toEqual(calls[0]?.prompt_token_ids)
     })
 
-    const tokenIn = contract.capabilities.tokenInChat === true ? ['whole'] : []
-    test.each(tokenIn)('a prompt of ids is read unchanged, and the answer is parsed like any other', async () => {
-      const asked = request('tools', { tools: TOOLS })
-      const tokens = await upstream.tokenise(asked, AbortSignal.timeout(10_000))
-      const promptIds = Int32Array.of(...tokens.subarray(0, -2), 100, 101, ...tokens.subarray(-2))
+    const tokenIn = contract.grade === 'exact' ? both : []
+    test.each(tokenIn)(
+      'a %s prompt of ids is read unchanged, and the answer is parsed like any other',
+      async (_, stream) => {
+        const asked = request('tools', { tools: TOOLS, stream })
+        const tokens = await upstream.tokenise(asked, AbortSignal.timeout(10_000))
+        const promptIds = Int32Array.of(...tokens.subarray(0, -2), 100, 101, ...tokens.subarray(-2))
+        const { result, calls } = await logged(() => collect(upstream, asked, { promptIds }))
+        expect(calls[0]?.prompt_token_ids).toEqual(Array.from(promptIds))
+        expect(result.response).toMatchObject({ grade: 'exact', choices: [{ finishReason: 'tool-calls' }] })
+        const message = result.response?.choices[0]?.message
+        expect(message).toMatchObject({ reasoning: 'I think, therefore', content: [{ text: 'Both of them.' }] })
+        expect(message?.toolCalls).toMatchObject([
+          { name: 'bash', arguments: '{"command": "echo \\"hi\\" | wc", "n": 1.5}' },
+          { name: 'read', arguments: '{"path":  "a b.txt"}' },
+        ])
+        expect(new Set(message?.toolCalls.map(({ id }) => id)).size).toBe(2)
+        expectSameAsEngine(result.response, calls)
+        expect(JSON.stringify(result.forced)).toContain(`${promptIds.length} ids`)
+        const isOwn = upstream.capabilities.tokenIn === 'completions'
+        expect(result.forced['parsed_by']).toBe(isOwn ? 'gateway' : undefined)
+      },
+    )
+
+    test.each(tokenIn.slice(0, 1))('a prompt of ids, with %s sampling parameters, limits and choices', async () => {
+      const asked = request('plain', { n: 2, seed: 7, temperature: 0.5, max_tokens: 3, stop: ['zzz'] })
+      const promptIds = await upstream.tokenise(asked, AbortSignal.timeout(10_000))
       const { result, calls } = await logged(() => collect(upstream, asked, { promptIds }))
-      expect(calls[0]?.prompt_token_ids).toEqual(Array.from(promptIds))
-      expect(result.response).toMatchObject({ grade: 'exact', choices: [{ finishReason: 'tool-calls' }] })
+      expect(result.response).toMatchObject({
+        grade: 'exact',
+        choices: [{ finishReason: 'length' }, { finishReason: 'length' }],
+      })
       expectSameAsEngine(result.response, calls)
-      expect(JSON.stringify(result.forced)).toContain(`${promptIds.length} ids`)
+      expect(result.sampling?.sent).toMatchObject({ temperature: 0.5, maxTokens: 3, stop: ['zzz'] })
+      const long = await collect(upstream, request('plain', {}), { promptIds: new Int32Array(40_000).fill(20) })
+      expect(long.failure).toMatchObject({ code: 'request.context-overflow' })
     })
 
     test('lists its models', async () => {
@@ -355,6 +383,32 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
         expect(dropped).toEqual(['vendor'])
       },
     )
+
+    test.each([
+      ['tool_choice required', { tools: TOOLS, tool_choice: 'required' }, { toolChoice: 'required' }],
+      [
+        'a named tool_choice',
+        { tools: TOOLS, tool_choice: { type: 'function', function: { name: 'read' } } },
+        { toolChoice: { name: 'read' } },
+      ],
+      ['response_format', { response_format: { type: 'json_object' } }, { responseFormat: 'json-object' }],
+      [
+        'strict tools',
+        { tools: [{ ...TOOLS[0], function: { ...TOOLS[0]?.function, strict: true } }] },
+        { strictTools: ['bash'] },
+      ],
+    ])('the log probabilities of a call under a grammar have a mode of their own: %s', async (_, fields, grammar) => {
+      const { logprobs } = upstream.capabilities
+      const free = logprobs === 'unknown' ? undefined : logprobs
+      for (const stream of [false, true]) {
+        const { response, sampling } = await collect(upstream, request('plain', { ...fields, stream }))
+        expect(response?.logprobMode).toBe(contract.isFreeUnderGrammar === true ? free : 'grammar')
+        expect(sampling?.grammar).toEqual(grammar)
+      }
+      const unrestricted = await collect(upstream, request('plain', { tools: TOOLS, tool_choice: 'auto' }))
+      expect(unrestricted.response?.logprobMode).toBe(free)
+      expect(unrestricted.sampling).not.toHaveProperty('grammar')
+    })
 
     test('an unreachable engine', async () => {
       await using nowhere = contract.create({ baseUrl: 'http://127.0.0.1:9', model: 'tiny' })

@@ -1,7 +1,8 @@
 import * as z from 'zod'
-import { DefaultSampling, type EngineSampling } from '../../model/turn-sampling.ts'
+import { DefaultSampling, HiddenDefault, type EngineSampling } from '../../model/turn-sampling.ts'
 import { LogprobMode, type TurnRequest } from '../../model/turn.ts'
 import type { WireEvent } from '../wire-event.ts'
+import { ToolFormat } from './wire/answer-text.ts'
 import type { PromptIdCache } from './wire/fast/read-fast.ts'
 
 /** What an engine supports for exact capture. Assumed by kind of engine until `probe` tests it. */
@@ -10,14 +11,24 @@ export const Capabilities = z.strictObject({
   idsInStreams: z
     .enum(['complete', 'lossy', 'none'])
     .describe('Whether streams contain the ids; unless complete, calls are sent to the engine without `stream`'),
-  tokenInChat: z.boolean().describe('A chat request may contain its prompt as ids'),
-  render: z.boolean().describe('An endpoint returns the prompt ids of a chat request without generating'),
-  tokenise: z.boolean().describe('An endpoint tokenises a text'),
+  tokenIn: z
+    .enum(['chat', 'completions', 'none'])
+    .describe('Requests that may contain their prompt as ids. Answers of completions are parsed by the gateway'),
+  render: z
+    .enum(['render', 'tokenize', 'template', 'none'])
+    .describe(
+      'Endpoint that returns the prompt ids of a chat request: /render, /tokenize, or a template and /tokenize',
+    ),
+  toolFormat: ToolFormat.optional().describe('How the model writes tool calls, where the gateway parses answers'),
   weightVersion: z.boolean().describe('Answers report the version of the weights'),
   logprobs: z.enum([...LogprobMode.options, 'unknown']).describe('The distribution of the log probabilities'),
   defaultSampling: DefaultSampling.optional().describe(
     'Default sampling parameters; absent: the documented defaults of this kind of engine',
   ),
+  hiddenDefaults: z
+    .array(HiddenDefault)
+    .optional()
+    .describe('Parameters for which the server has a default of its own, with an unknown value'),
   contextTokens: z.int().positive().optional().describe('Limit of prompt and answer; absent when not reported'),
 })
 export type Capabilities = z.infer<typeof Capabilities>
@@ -35,7 +46,7 @@ export interface Finding {
     | 'tools'
     | 'token-in'
     | 'render'
-    | 'tokenise'
+    | 'continuation'
     | 'weight-version'
     | 'logprobs'
     | 'sampling'
@@ -44,6 +55,27 @@ export interface Finding {
   evidence: string
   /** The consequence for training, and what to do. */
   meaning: string
+}
+
+/** How later prompts of a session continue the tokens of earlier calls. `off`: the engine renders every prompt. */
+export interface ContinuationState {
+  via: 'chat' | 'completions' | 'off'
+  why: string
+}
+
+/** Sessions, `polar doctor` and the control API all use this decision. `mode`: `off` when the user switched it off. */
+export function continuationOf(
+  { idsOut, tokenIn, render, toolFormat }: Pick<Capabilities, 'idsOut' | 'tokenIn' | 'render' | 'toolFormat'>,
+  mode?: string,
+): ContinuationState {
+  const off = (why: string): ContinuationState => ({ via: 'off', why })
+  if (mode === 'off') return off('--continuation is off')
+  if (!idsOut) return off('answers of the engine contain no ids')
+  if (tokenIn !== 'chat' && tokenIn !== 'completions') return off('the engine accepts no prompt as ids')
+  if (render === 'none') return off('no endpoint of the engine returns the prompt ids of a chat request')
+  if (tokenIn === 'chat') return { via: tokenIn, why: 'chat requests contain the prompt as ids' }
+  const parsed = toolFormat === undefined ? 'requests with tools are not continued' : `tool calls as ${toolFormat}`
+  return { via: tokenIn, why: `completions contain the prompt as ids; the gateway parses whole answers (${parsed})` }
 }
 
 export interface ProbeReport {
@@ -83,7 +115,7 @@ export interface SendOptions {
   promptIdCache?: PromptIdCache
   /** Counts the changes of weights. A batch of events never spans a change. */
   weights?: { readonly position: number }
-  /** The prompt, instead of a rendering of the messages. Only with `capabilities.tokenInChat`. */
+  /** The prompt, instead of a rendering of the messages. Only where `continuationOf` is not off. */
   promptIds?: Int32Array
 }
 

@@ -1,4 +1,5 @@
 import type { Clock } from './clock.ts'
+import { onAbort } from './until-aborted.ts'
 
 /** Wakes one waiter. A notification that arrives while no one waits ends the next wait at once. */
 export class Notifier {
@@ -22,10 +23,9 @@ export class Notifier {
       const end = (): void => resolve()
       this.#wake = end
       const stop = ms === Infinity ? () => {} : this.#clock.after(ms, end)
-      signal?.addEventListener('abort', end)
+      using _ = onAbort(signal, end)
       await promise
       stop()
-      signal?.removeEventListener('abort', end)
       this.#wake = undefined
     }
     this.#isNotified = false

@@ -22,6 +22,14 @@ export function errnoOf(error: unknown): string | undefined {
   return typeof code === 'string' ? code : undefined
 }
 
+/** Handler of a rejected promise: resolves with undefined for errors with these codes, throws the others. */
+export function ignoreErrno(...codes: string[]): (error: unknown) => undefined {
+  return (error) => {
+    if (!codes.includes(errnoOf(error) ?? '')) throw error
+    return undefined
+  }
+}
+
 /** Describes an error with its code: "the disk is full (ENOSPC)". */
 export function describeError(error: unknown): string {
   const code = errnoOf(error)

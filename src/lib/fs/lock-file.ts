@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { readFile, rename, unlink, writeFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
-import { errnoOf } from './errno.ts'
+import { errnoOf, ignoreErrno } from './errno.ts'
 import { linkIfAbsent } from './link-if-absent.ts'
 
 /** Identifies a process, and distinguishes it from a later process with the same pid. */
@@ -40,7 +40,7 @@ export async function acquireLockFile(path: string, self: ProcessIdentity): Prom
     if (await linkIfAbsent(own, path)) return { lock: createLock(path, token) }
     return await takeOver(path, own, token)
   } finally {
-    await unlinkIfThere(own)
+    await unlink(own).catch(ignoreErrno('ENOENT'))
   }
 }
 
@@ -64,7 +64,7 @@ async function takeOver(path: string, own: string, token: string): Promise<LockO
     }
     return { lock: createLock(path, token) }
   } finally {
-    await unlinkIfThere(takeover)
+    await unlink(takeover).catch(ignoreErrno('ENOENT'))
   }
 }
 
@@ -72,7 +72,7 @@ function createLock(path: string, token: string): LockFile {
   return {
     async release() {
       const holder = await readHolder(path)
-      if (holder !== 'absent' && holder?.token === token) await unlinkIfThere(path)
+      if (holder !== 'absent' && holder?.token === token) await unlink(path).catch(ignoreErrno('ENOENT'))
     },
   }
 }
@@ -126,12 +126,4 @@ async function readProcess(pid: number): Promise<{ zombie: boolean; started: str
   // The name of the command is in brackets and may contain any character; the fields after it are numbers and one letter.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   return { zombie: fields[0] === 'Z' || fields[0] === 'X', started: fields[19] ?? '' }
-}
-
-async function unlinkIfThere(path: string): Promise<void> {
-  try {
-    await unlink(path)
-  } catch (error) {
-    if (errnoOf(error) !== 'ENOENT') throw error
-  }
 }

@@ -1,6 +1,6 @@
 import { mkdir } from 'node:fs/promises'
 import { dirname } from 'node:path'
-import { errnoOf } from './errno.ts'
+import { errnoOf, ignoreErrno } from './errno.ts'
 
 /**
  * Creates a directory and its missing parents. Node's recursive `mkdir` loops forever where the system reports ENOENT although
@@ -10,9 +10,7 @@ export async function makeDirectories(path: string, mode: number): Promise<void>
   if (await makeOne(path, mode)) return
   const parent = dirname(path)
   if (parent !== path) await makeDirectories(parent, mode)
-  await mkdir(path, { mode }).catch((error: unknown) => {
-    if (errnoOf(error) !== 'EEXIST') throw error
-  })
+  await mkdir(path, { mode }).catch(ignoreErrno('EEXIST'))
 }
 
 /** Returns whether the directory exists now; false if its parent is missing. */

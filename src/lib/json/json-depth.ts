@@ -1,27 +1,24 @@
 const QUOTE = 0x22
-const COMMA = 0x2c
-const COLON = 0x3a
 const BACKSLASH = 0x5c
+
+/** Amount by which each byte outside of strings changes the count. */
+function weigh(weights: Readonly<Record<string, number>>): Int8Array {
+  const table = new Int8Array(256)
+  for (const [character, weight] of Object.entries(weights)) table[character.charCodeAt(0)] = weight
+  return table
+}
+
+const NESTING = weigh({ '[': 1, '{': 1, ']': -1, '}': -1 })
+// Every value but the first of a list or object stands behind a comma.
+const VALUES = weigh({ ',': 1 })
+const MEMBERS = weigh({ ':': 1, '[': 1, '{': 1 })
 
 /**
  * Whether a JSON text nests objects and arrays deeper than `limit`. Made to run before parsing: a few megabytes of `[`
  * would otherwise become gigabytes of arrays. Says nothing about whether the text is JSON.
  */
 export function nestsDeeperThan(text: Buffer, limit: number): boolean {
-  let depth = 0
-  for (let i = 0; i < text.length; i++) {
-    const byte = text[i]!
-    if (byte === QUOTE) {
-      i = endOfString(text, i)
-      if (i === -1) return false
-      continue
-    }
-    // '[' and '{' differ in one bit, and so do ']' and '}'.
-    const bracket = byte & 0xdf
-    if (bracket === 0x5b && ++depth > limit) return true
-    if (bracket === 0x5d) depth--
-  }
-  return false
+  return exceeds(text, NESTING, limit)
 }
 
 /**
@@ -29,16 +26,7 @@ export function nestsDeeperThan(text: Buffer, limit: number): boolean {
  * up to 16 bytes of memory for each byte of `[1,1,1,…]`, and every reader of the value visits each element.
  */
 export function holdsMoreValuesThan(text: Buffer, limit: number): boolean {
-  // Every value but the first of a list or object stands behind a comma.
-  let commas = 0
-  for (let i = 0; i < text.length; i++) {
-    const byte = text[i]!
-    if (byte === QUOTE) {
-      i = endOfString(text, i)
-      if (i === -1) return false
-    } else if (byte === COMMA && ++commas > limit) return true
-  }
-  return false
+  return exceeds(text, VALUES, limit)
 }
 
 /**
@@ -46,13 +34,17 @@ export function holdsMoreValuesThan(text: Buffer, limit: number): boolean {
  * memory when it is parsed, which is far more than a number takes.
  */
 export function holdsMoreMembersThan(text: Buffer, limit: number): boolean {
-  let members = 0
+  return exceeds(text, MEMBERS, limit)
+}
+
+function exceeds(text: Buffer, weights: Int8Array, limit: number): boolean {
+  let count = 0
   for (let i = 0; i < text.length; i++) {
     const byte = text[i]!
     if (byte === QUOTE) {
       i = endOfString(text, i)
       if (i === -1) return false
-    } else if ((byte === COLON || (byte & 0xdf) === 0x5b) && ++members > limit) return true
+    } else if ((count += weights[byte]!) > limit) return true
   }
   return false
 }

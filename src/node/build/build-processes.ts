@@ -6,7 +6,7 @@ import type { SessionOrder } from '../../model/session-order.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionRecord } from '../../model/session.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import type { BuildReply, BuildRequest } from './build-protocol.ts'
+import type { BuildReply, BuildRequest, SessionMethod } from './build-protocol.ts'
 import type { BuildFacts, BuildJob, LoadedSession, RecordHead, SessionBuilds } from './session-build.ts'
 
 export interface BuildProcessOptions {
@@ -97,8 +97,12 @@ class RemoteSession implements LoadedSession {
   build(job: BuildJob): Promise<BuildFacts> {
     return retryIfKilled(async (isRetry) => {
       if (isRetry) await this.#replaceProcess()
-      return this.#process.request({ kind: 'build', job })
+      return this.#call('build', job)
     })
+  }
+
+  #call<M extends SessionMethod>(method: M, ...args: Parameters<LoadedSession[M]>): ReturnType<LoadedSession[M]> {
+    return this.#process.request({ kind: 'call', method, args }) as ReturnType<LoadedSession[M]>
   }
 
   async #replaceProcess(): Promise<void> {
@@ -107,23 +111,23 @@ class RemoteSession implements LoadedSession {
   }
 
   readConversation(): Promise<string> {
-    return this.#process.request({ kind: 'conversation' })
+    return this.#call('readConversation')
   }
 
   readTranscript(): Promise<string> {
-    return this.#process.request({ kind: 'transcript' })
+    return this.#call('readTranscript')
   }
 
   readLastRequest(): Promise<TurnRequest | undefined> {
-    return this.#process.request({ kind: 'last-request' })
+    return this.#call('readLastRequest')
   }
 
   readRecord(): Promise<SessionRecord> {
-    return this.#process.request({ kind: 'record' })
+    return this.#call('readRecord')
   }
 
   writeResult(path: string, parts: { order: SessionOrder; outcome: SessionOutcome }): Promise<void> {
-    return this.#process.request({ kind: 'write', path, parts })
+    return this.#call('writeResult', path, parts)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -1,17 +1,13 @@
 import type { Failure } from '../../model/failure.ts'
-import type { SessionOrder } from '../../model/session-order.ts'
-import type { SessionOutcome } from '../../model/session-outcome.ts'
-import type { BuildJob } from './session-build.ts'
+import type { LoadedSession } from './session-build.ts'
+
+/** The methods of a loaded session that a node calls in a build process. */
+export type SessionMethod = Exclude<keyof LoadedSession, 'head' | typeof Symbol.asyncDispose>
 
 /** Requests of a node to a build process. A process has at most one session at a time. */
 export type BuildRequest =
   | { kind: 'load'; sessionId: string }
-  | { kind: 'build'; job: BuildJob }
-  | { kind: 'conversation' }
-  | { kind: 'transcript' }
-  | { kind: 'last-request' }
-  | { kind: 'record' }
-  | { kind: 'write'; path: string; parts: { order: SessionOrder; outcome: SessionOutcome } }
+  | { kind: 'call'; method: SessionMethod; args: readonly unknown[] }
   /** Releases the session, so that the process can load another. */
   | { kind: 'release' }
 

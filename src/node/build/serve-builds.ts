@@ -8,27 +8,16 @@ export type ParentLink = Pick<NodeJS.Process, 'on' | 'send' | 'exit'>
 /** Handles the requests of a node in a build process. Exits when the node process ends. */
 export function serveBuilds(parent: ParentLink, opening: Promise<SessionBuilds>): void {
   let session: LoadedSession | undefined
-  const loaded = (): LoadedSession => {
-    if (session === undefined) throw new Error('the process has no session')
-    return session
-  }
   const answer = async (request: BuildRequest): Promise<unknown> => {
     switch (request.kind) {
       case 'load':
         session = await (await opening).load(request.sessionId)
         return session.head
-      case 'build':
-        return loaded().build(request.job)
-      case 'conversation':
-        return loaded().readConversation()
-      case 'transcript':
-        return loaded().readTranscript()
-      case 'last-request':
-        return loaded().readLastRequest()
-      case 'record':
-        return loaded().readRecord()
-      case 'write':
-        return loaded().writeResult(request.path, request.parts)
+      case 'call': {
+        if (session === undefined) throw new Error('the process has no session')
+        const method = session[request.method] as (...args: unknown[]) => Promise<unknown>
+        return method.call(session, ...request.args)
+      }
       case 'release':
         session = undefined
         return undefined

@@ -42,12 +42,9 @@ const config = `{ shape: { kind: { value: 'mine' } }, safeParse: (data) => ({ su
 
 test.each([
   ['is no plug', '{}', 'lacks config, an object, a function create()'],
-  ['has no kind', '{ config: {}, create() {} }', 'a config with a kind'],
-  [
-    'has a kind of ours',
-    `{ config: { shape: { kind: { value: 'local' } } }, create() {} }`,
-    '"local" is a built-in kind',
-  ],
+  ['has no kind', '{ config: {}, create() {} }', 'config, a zod object with kind'],
+  ['has a kind of ours', `{ config: ${config.replace('mine', 'local')}, create() {} }`, '"local" is a built-in kind'],
+  ['has a kind that is a path', `{ config: ${config.replace('mine', '../x')}, create() {} }`, '"../x" must be'],
 ])('loadRuntime() rejects a runtime that %s', async (_case, value, message) => {
   const path = await moduleOf(`export const runtime = ${value}`)
   await expect(loadRuntime(path, { allowed: [path] })).rejects.toThrow(message)

@@ -1,5 +1,6 @@
 import { glob, lstat, readdir } from 'node:fs/promises'
 import { join, posix, relative } from 'node:path'
+import { parseJson } from '../../lib/json/json-text.ts'
 import { shellWord } from '../../lib/process/shell-word.ts'
 import type { PrepareAction } from '../../model/task.ts'
 
@@ -200,12 +201,8 @@ function splitOptions(rest: string): [options: string[], others: string] {
 /** The words of the JSON form; undefined for the shell form. */
 function jsonWords(text: string): string[] | undefined {
   if (!text.startsWith('[')) return undefined
-  try {
-    const value: unknown = JSON.parse(text)
-    return Array.isArray(value) && value.every((word) => typeof word === 'string') ? value : undefined
-  } catch {
-    return undefined
-  }
+  const value = parseJson(text)
+  return Array.isArray(value) && value.every((word) => typeof word === 'string') ? value : undefined
 }
 
 /** Splits at spaces, with the shell's rules for quotes and backslashes; single quotes escape a dollar sign. */

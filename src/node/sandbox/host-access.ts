@@ -1,6 +1,7 @@
 import { lstat, realpath } from 'node:fs/promises'
 import { basename, dirname, isAbsolute, join, sep } from 'node:path'
 import * as z from 'zod'
+import { succeeds } from '../../lib/async/succeeds.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { PrepareAction, TaskRequest } from '../../model/task.ts'
 import { backendOf } from './prepare/sandbox-spec.ts'
@@ -151,10 +152,7 @@ function matches(url: URL, host: string): boolean {
 async function nearestOf(path: string): Promise<string> {
   const real = await realpath(path).catch(() => undefined)
   if (real !== undefined) return real
-  const isLink = await lstat(path).then(
-    () => true,
-    () => false,
-  )
+  const isLink = await succeeds(lstat(path))
   return isLink || path === dirname(path) ? '' : nearestOf(dirname(path))
 }
 

@@ -1,7 +1,8 @@
 import * as z from 'zod'
-import { lacksFields, loadExport } from '../../lib/process/load-module.ts'
+import { lacksFields } from '../../lib/process/load-module.ts'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
+import { loadPlug } from '../../trajectory/load-plug.ts'
 import { runtimes } from './runtimes/index.ts'
 import type { Runtime, RuntimeDeps } from './runtimes/runtime.ts'
 
@@ -13,13 +14,14 @@ export type RuntimePlug = Plug<z.ZodObject<{ kind: z.ZodLiteral<string> }>, Runt
  * do anything that this process can, so its real path must be in `allowed`. Throws RolloutError `config.invalid`.
  */
 export async function loadRuntime(path: string, { allowed }: { allowed: readonly string[] }): Promise<RuntimePlug> {
-  const loaded = await loadExport(path, { what: 'Runtime', name: 'runtime', lacks: lacksOfPlug, allowed })
-  if (!('value' in loaded)) throw new RolloutError('config.invalid', loaded.problem, { cause: loaded.cause })
-  const plug = loaded.value as RuntimePlug
+  const plug: RuntimePlug = await loadPlug(path, { what: 'Runtime', name: 'runtime', allowed })
   const kind = kindOf(plug)
-  if (!runtimes.kinds.includes(kind)) return plug
+  const reject = (problem: string) => new RolloutError('config.invalid', `Runtime module ${path}: "${kind}" ${problem}`)
+  // The kind is the name of a folder.
+  if (!/^[a-z][a-z0-9-]*$/.test(kind)) throw reject('must be lower-case letters, digits and dashes.')
   // The two runtimes would find each other's sandboxes.
-  throw new RolloutError('config.invalid', `Runtime module ${path}: "${kind}" is a built-in kind; use another name.`)
+  if (runtimes.kinds.includes(kind)) throw reject('is a built-in kind; use another name.')
+  return plug
 }
 
 export function kindOf(plug: RuntimePlug): string {
@@ -50,12 +52,3 @@ const FIELDS = {
   list: 'function',
   remove: 'function',
 } as const
-
-function lacksOfPlug(value: unknown): string[] {
-  const missing = lacksFields(value, { config: 'object', create: 'function' })
-  if (missing.length > 0) return missing
-  const { config } = value as { config: { shape?: { kind?: { value?: unknown } } } }
-  const kind = config.shape?.kind?.value
-  if (typeof kind === 'string' && /^[a-z][a-z0-9-]*$/.test(kind)) return []
-  return ['a config with a kind, as in z.strictObject({ kind: z.literal("mine") })']
-}

@@ -1,6 +1,6 @@
 import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { RuntimeSpec } from '../../model/task.ts'
 import { BUBBLEWRAP_REMEDY } from './bubblewrap-program/find-bubblewrap.ts'
@@ -104,20 +104,10 @@ export class OpenRuntimes implements AsyncDisposable {
 
   /** Returns the runtimes that were used with this folder before and can be opened now. */
   async used(): Promise<Runtime[]> {
-    const names = await readdir(this.#options.dir).catch((error: unknown) => {
-      if (errnoOf(error) === 'ENOENT') return []
-      throw error
-    })
+    const names = (await readdir(this.#options.dir).catch(ignoreErrno('ENOENT'))) ?? []
     const kinds = names.filter((name) => runtimes.kinds.includes(name))
-    const opened = await Promise.all(
-      kinds.map((kind) =>
-        this.#once(kind, () => this.#create(kind)).then(
-          ({ runtime }) => runtime,
-          () => undefined,
-        ),
-      ),
-    )
-    return opened.filter((runtime) => runtime !== undefined)
+    const opened = await Promise.allSettled(kinds.map((kind) => this.#once(kind, () => this.#create(kind))))
+    return opened.flatMap((result) => (result.status === 'fulfilled' ? [result.value.runtime] : []))
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -3,7 +3,7 @@ import { constants, open, type FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Client } from '../../client/client.ts'
 import { uploadFile } from '../../client/upload.ts'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionFolder } from '../session/session-folder.ts'
@@ -123,13 +123,8 @@ async function upload(
   }
 }
 
-async function openIfExists(path: string): Promise<FileHandle | undefined> {
-  try {
-    return await open(path, constants.O_RDONLY | constants.O_NOFOLLOW)
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT') return undefined
-    throw error
-  }
+function openIfExists(path: string): Promise<FileHandle | undefined> {
+  return open(path, constants.O_RDONLY | constants.O_NOFOLLOW).catch(ignoreErrno('ENOENT'))
 }
 
 const PIECE_BYTES = 256 * 1024

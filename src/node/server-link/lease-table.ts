@@ -1,3 +1,4 @@
+import { onAbort } from '../../lib/async/until-aborted.ts'
 import type { RunningSession } from '../node.ts'
 
 /** An attempt whose lease this node holds, or may hold. */
@@ -48,10 +49,9 @@ export class LeaseTable {
       const { promise, resolve } = Promise.withResolvers<void>()
       const wake = (): void => resolve()
       this.#watchers.add(wake)
-      signal.addEventListener('abort', wake, { once: true })
+      using _ = onAbort(signal, wake)
       await promise
       this.#watchers.delete(wake)
-      signal.removeEventListener('abort', wake)
     }
   }
 }

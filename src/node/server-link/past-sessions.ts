@@ -1,7 +1,7 @@
 import { readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../../lib/async/clock.ts'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import type { RetentionPolicy } from './policies.ts'
 
 const MEGABYTE = 1024 * 1024
@@ -104,10 +104,5 @@ export class PastSessions implements Disposable {
 }
 
 async function namesIn(dir: string): Promise<string[]> {
-  try {
-    return await readdir(dir)
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ENOTDIR') return []
-    throw error
-  }
+  return (await readdir(dir).catch(ignoreErrno('ENOENT', 'ENOTDIR'))) ?? []
 }

@@ -1,4 +1,5 @@
 import { probeRequest } from '../../gateway/upstreams/wire/probe.ts'
+import { succeeds } from '../../lib/async/succeeds.ts'
 import type { Clock } from '../../lib/async/clock.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { withTimeLimit } from './time-limit.ts'
@@ -27,10 +28,7 @@ export async function controlEngine(
 ): Promise<'passed' | 'failed'> {
   const limit = { ms: CONTROL_MS, code: 'upstream.timeout', message: 'The engine did not answer in time.' } as const
   const answers = (request: TurnRequest): Promise<boolean> =>
-    withTimeLimit(limit, { clock, signal }, (stop) => send(request, stop)).then(
-      () => true,
-      () => false,
-    )
+    succeeds(withTimeLimit(limit, { clock, signal }, (stop) => send(request, stop)))
   const again: TurnRequest = { ...failed, forcedSampling: { ...failed.forcedSampling, maxTokens: 1 } }
   const plain = probeRequest({ model, isPlain: true, logprobs: false })
   if (!(await answers(plain)) || (await answers(again))) return 'failed'

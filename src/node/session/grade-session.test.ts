@@ -7,7 +7,7 @@ import { taskOf } from '../../../test/support/node-stack.ts'
 import { RolloutError, type FailureCode } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import type { Collection, Evaluation, Evaluator } from '../../trajectory/evaluators/evaluator.ts'
-import { SessionGrading } from './grade-session.ts'
+import { refuseGrade, SessionGrading, type GradingOptions } from './grade-session.ts'
 import type { Sandbox } from '../sandbox/runtimes/runtime.ts'
 
 const NEVER = new AbortController().signal
@@ -32,7 +32,7 @@ async function open({ evaluator, fails = {}, freeBytes = 1024 ** 4 }: Script) {
   const stopped: string[] = []
   const toSandbox = (id: string) =>
     ({ id, workdir: '/w', stop: async () => void stopped.push(id) }) as unknown as Sandbox
-  const grading = new SessionGrading({
+  const options: GradingOptions = {
     evaluator: {
       needs: { sandbox: true, agentState: false },
       evaluate: async () => ({ outcome_reward: 1, metadata: {} }),
@@ -55,8 +55,8 @@ async function open({ evaluator, fails = {}, freeBytes = 1024 ** 4 }: Script) {
     assertUpload: async () => {},
     artifacts: { write: async (name, data) => void evidence.set(name, String(data)) },
     freeBytes: async () => freeBytes,
-  })
-  return { grading, evidence, taken, stopped }
+  }
+  return { grading: new SessionGrading(options), options, evidence, taken, stopped }
 }
 
 const gives = (result: Partial<EvalResult>) => ({ evaluate: async () => ({ metadata: {}, ...result }) })
@@ -75,11 +75,12 @@ test.each<[string, Partial<EvalResult>, RegExp]>([
   expect(grading.phase).toBe('grade')
 })
 
-test('refuse() returns the lowest reward of the declared range', async () => {
-  const { grading, evidence } = await open({ evaluator: { rewards: [-3, 9], ...gives({ outcome_reward: 7 }) } })
+test('refuseGrade() returns the lowest reward of the declared range', async () => {
+  const evaluator = { rewards: [-3, 9] as const, ...gives({ outcome_reward: 7 }) }
+  const { grading, options, evidence } = await open({ evaluator })
   expect(await grading.grade(NEVER)).toMatchObject({ outcome_reward: 7 })
   const { failure } = new RolloutError('runtime.gone', 'The sandbox is gone.')
-  expect(await grading.refuse(failure)).toEqual({
+  expect(await refuseGrade(failure, { ...options, phase: grading.phase })).toEqual({
     outcome_reward: -3,
     metadata: { failure: 'runtime.gone', message: 'The sandbox is gone.', phase: 'grade' },
   })

@@ -79,7 +79,7 @@ export class SessionGrading {
     if (this.#collection === undefined) {
       this.#phase = 'collect'
       const collection = await this.#collect(signal)
-      if ('failure' in collection) return this.refuse(collection.failure)
+      if ('failure' in collection) return refuseGrade(collection.failure, { ...this.#options, phase: this.phase })
       this.#collection = collection
     }
     this.#phase = 'grade'
@@ -155,11 +155,6 @@ export class SessionGrading {
     const free = await this.#options.freeBytes()
     if (free >= FREE_BYTES) return
     throw new RolloutError('runtime.out-of-disk', `The disk of this machine is full: ${free} bytes are free`)
-  }
-
-  /** Returns the lowest reward, for a failure that the agent caused. */
-  async refuse(failure: Failure): Promise<EvalResult> {
-    return refuseGrade(failure, { ...this.#options, phase: this.phase })
   }
 
   async #open(folder: string, prefix: string): Promise<Omit<Collection, 'signal'>> {

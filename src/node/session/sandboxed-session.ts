@@ -1,6 +1,7 @@
 import { mkdir, rm, statfs } from 'node:fs/promises'
 import { dirname, join, posix } from 'node:path'
 import type { SessionAccess, SessionOptions } from '../../gateway/gateway.ts'
+import { onAbort } from '../../lib/async/until-aborted.ts'
 import { needsControl, type FailurePhase } from '../../model/attribution.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
@@ -195,7 +196,8 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
       const plan = this.#plan()
       await assertVersion(this.#sandbox!, runnable, plan)
       const execution = await launchInSandbox(this.#sandbox!, plan, { outputBytes }, signal)
-      const result = await untilEnded(execution, signal)
+      using _ = onAbort(signal, () => void execution.kill())
+      const result = await execution.result
       await this.#keepOutput(execution, result)
       const message = await readOutputEnd(execution, outputBytes)
       const isGone =
@@ -445,18 +447,6 @@ function toSampling(spec: SamplingSpec): NonNullable<SessionOptions['sampling']>
     maxTokens: max_tokens ?? undefined,
     presencePenalty: presence_penalty ?? undefined,
     frequencyPenalty: frequency_penalty ?? undefined,
-  }
-}
-
-/** Waits until the command ends. An abort kills its whole process tree. */
-async function untilEnded(execution: Execution, signal: AbortSignal): Promise<ExecResult> {
-  const kill = (): void => void execution.kill()
-  signal.addEventListener('abort', kill, { once: true })
-  if (signal.aborted) kill()
-  try {
-    return await execution.result
-  } finally {
-    signal.removeEventListener('abort', kill)
   }
 }
 

@@ -3,7 +3,7 @@ import { appendFile, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/
 import { basename, dirname, join } from 'node:path'
 import * as z from 'zod'
 import { parseJson } from '../../lib/json/json-text.ts'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
 import { EvalResult } from '../../model/reward.ts'
@@ -77,10 +77,7 @@ export class SessionFolder {
   }
 
   static async all(dir: string): Promise<SessionFolder[]> {
-    const names = await readdir(dir).catch((error: unknown) => {
-      if (errnoOf(error) === 'ENOENT') return []
-      throw error
-    })
+    const names = (await readdir(dir).catch(ignoreErrno('ENOENT'))) ?? []
     return names.filter(isId).map((id) => SessionFolder.of(dir, id))
   }
 
@@ -108,13 +105,8 @@ export class SessionFolder {
     const target = join(past, `attempt-${found}`, basename(this.path))
     await mkdir(dirname(target), { recursive: true, mode: 0o700 })
     await rm(target, { recursive: true, force: true })
-    try {
-      await rename(this.path, target)
-      return target
-    } catch (error) {
-      if (errnoOf(error) === 'ENOENT') return undefined
-      throw error
-    }
+    const renamed = rename(this.path, target).then(() => target)
+    return renamed.catch(ignoreErrno('ENOENT'))
   }
 
   /** The attempt of the stored session spec; 0 if it cannot be read. */
@@ -203,18 +195,10 @@ export class SessionFolder {
 }
 
 function toEntry(line: string): JournalEntry[] {
-  try {
-    return [JournalEntry.parse(JSON.parse(line))]
-  } catch {
-    return []
-  }
+  const parsed = JournalEntry.safeParse(parseJson(line))
+  return parsed.success ? [parsed.data] : []
 }
 
-async function readIfExists(path: string): Promise<string | undefined> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ENOTDIR') return undefined
-    throw error
-  }
+function readIfExists(path: string): Promise<string | undefined> {
+  return readFile(path, 'utf8').catch(ignoreErrno('ENOENT', 'ENOTDIR'))
 }

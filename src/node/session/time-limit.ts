@@ -1,4 +1,5 @@
 import type { Clock, MonotonicClock } from '../../lib/async/clock.ts'
+import { onAbort } from '../../lib/async/until-aborted.ts'
 import { RolloutError, type FailureCode } from '../../model/failure.ts'
 
 export interface Limit {
@@ -33,14 +34,12 @@ export async function withTimeLimit<T>(
     stopGrace = clock.after(GRACE_MS, () => abandoned.reject(new RolloutError('runtime.gone', message)))
   }
   const stopTimer = clock.after(limit.ms, () => stop(new RolloutError(limit.code, limit.message)))
-  const onAbort = (): void => stop(outer.reason)
-  outer.addEventListener('abort', onAbort, { once: true })
+  using _ = onAbort(outer, () => stop(outer.reason))
   try {
     return await Promise.race([attempt(work, inner.signal), abandoned.promise])
   } finally {
     stopTimer()
     stopGrace()
-    outer.removeEventListener('abort', onAbort)
   }
 }
 

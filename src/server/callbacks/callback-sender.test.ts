@@ -14,7 +14,7 @@ import { DispatchDriver } from '../../../test/support/dispatch-driver.ts'
 import { type Clock, systemClock } from '../../lib/async/clock.ts'
 import { OwnAddresses } from '../../lib/net/own-addresses.ts'
 import { openDatabase } from '../../store/database.ts'
-import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, startCallbacks } from './callback-sender.ts'
+import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, CallbackSender } from './callback-sender.ts'
 
 const SECRET = 'whsec-of-the-test'
 const dir = await mkdtemp(join(tmpdir(), 'polar-callbacks-'))
@@ -95,7 +95,7 @@ function start(options: CallbackOptions = {}, more: Partial<CallbackDeps> = {}) 
     openTaskResult: async (taskId: string) => streamOf(resultOf(taskId)),
     ...more,
   }
-  return startCallbacks({ secret: SECRET, ...options }, deps)
+  return new CallbackSender({ secret: SECRET, ...options }, deps)
 }
 
 /** Creates an ended task with a callback. */

@@ -1,5 +1,6 @@
 import type { Logger } from 'pino'
 import type { Clock } from '../../lib/async/clock.ts'
+import { Notifier } from '../../lib/async/notifier.ts'
 import { OwnAddresses } from '../../lib/net/own-addresses.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { CallbackEnd, Dispatch, DueCallback } from '../../store/dispatch/port.ts'
@@ -46,12 +47,6 @@ export interface CallbackDeps {
   pollMs?: number
 }
 
-/** Sends due callbacks; any number of servers may run one. */
-export interface CallbackSender extends AsyncDisposable {
-  /** A callback may be due: reads the table at once. */
-  wake(): void
-}
-
 /** Throws `request.malformed` for a URL that is not allowed. Does not resolve the host name. */
 export function assertCallbackAllowed(url: string, options: CallbackOptions): void {
   const { allowedHosts = DEFAULT_ALLOWED_HOSTS, own = new OwnAddresses() } = options
@@ -59,10 +54,6 @@ export function assertCallbackAllowed(url: string, options: CallbackOptions): vo
   if (refusal === undefined) return
   const message = `callback_url is not allowed: ${refusal}. Allowed hosts are ${allowedHosts.join(', ') || 'none'}; the server’s settings define them.`
   throw new RolloutError('request.malformed', message, { status: 422, param: 'body.callback_url' })
-}
-
-export function startCallbacks(options: CallbackOptions, deps: CallbackDeps): CallbackSender {
-  return new PollingSender(options, deps)
 }
 
 const DEFAULT_ATTEMPTS = 30
@@ -74,7 +65,8 @@ const DEFAULT_POLL_MS = 1000
 const MAX_HELD = 256
 const MAX_CLAIMED_AT_ONCE = 64
 
-class PollingSender implements CallbackSender {
+/** Sends due callbacks; any number of servers may run one. */
+export class CallbackSender implements AsyncDisposable {
   readonly #deps: CallbackDeps
   readonly #attempts: number
   readonly #timeoutMs: number
@@ -85,12 +77,12 @@ class PollingSender implements CallbackSender {
   readonly #running = new Set<Promise<void>>()
   readonly #claimedAt = new Map<number, number>()
   readonly #loop: Promise<void>
-  #wake: () => void = () => {}
-  #isWoken = false
+  readonly #mayBeDue: Notifier
 
   constructor(options: CallbackOptions, deps: CallbackDeps) {
     const { attempts = DEFAULT_ATTEMPTS, timeoutMs = DEFAULT_TIMEOUT_MS, perHost = DEFAULT_PER_HOST } = options
     this.#deps = deps
+    this.#mayBeDue = new Notifier(deps.clock)
     this.#attempts = attempts
     this.#timeoutMs = timeoutMs
     this.#random = deps.random ?? Math.random
@@ -109,14 +101,13 @@ class PollingSender implements CallbackSender {
     this.#loop = this.#run()
   }
 
+  /** A callback may be due: reads the table at once. */
   wake(): void {
-    this.#isWoken = true
-    this.#wake()
+    this.#mayBeDue.notify()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stop.abort()
-    this.#wake()
     await this.#loop
     // Releases the claims, so that another server can send the callbacks at once.
     await Promise.all(this.#hosts.clear().map((due) => this.#settle(due, this.#released())))
@@ -126,9 +117,8 @@ class PollingSender implements CallbackSender {
 
   async #run(): Promise<void> {
     while (!this.#stop.signal.aborted) {
-      this.#isWoken = false
       const isMore = await this.#claimSome()
-      if (!isMore && !this.#isWoken) await this.#pause()
+      if (!isMore) await this.#mayBeDue.wait(this.#deps.pollMs ?? DEFAULT_POLL_MS, this.#stop.signal)
     }
   }
 
@@ -177,7 +167,7 @@ class PollingSender implements CallbackSender {
       const isHostDown = await this.#try(due)
       due = this.#hosts.end(due, isHostDown, this.#deps.clock.now())
     }
-    this.#wake()
+    this.wake()
   }
 
   /** Whether the host was unreachable. */
@@ -216,14 +206,5 @@ class PollingSender implements CallbackSender {
     } catch (error) {
       this.#deps.logger.warn({ err: error, taskId: due.taskId }, 'callback could not be settled and may be sent again')
     }
-  }
-
-  async #pause(): Promise<void> {
-    const { promise, resolve } = Promise.withResolvers<void>()
-    this.#wake = resolve
-    if (this.#stop.signal.aborted || this.#isWoken) resolve()
-    const stop = this.#deps.clock.after(this.#deps.pollMs ?? DEFAULT_POLL_MS, resolve)
-    await promise
-    stop()
   }
 }

@@ -2,6 +2,7 @@ import { createHash, createHmac } from 'node:crypto'
 import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
 import { Agent, request } from 'undici'
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import { forbiddenIn, guardedConnect } from '../../lib/net/guarded-connect.ts'
 import { OUTBOUND_HEADER } from '../../lib/net/outbound-header.ts'
 import type { OwnAddresses } from '../../lib/net/own-addresses.ts'
@@ -103,7 +104,7 @@ export class CallbackHttp implements AsyncDisposable {
     })
     const text = await readSome(response.body)
     const judged = judge(response.statusCode, response.headers['retry-after'], this.#options.now())
-    return judged.kind === 'delivered' && isRefusal(text) ? NOT_ACCEPTED : judged
+    return judged.kind === 'delivered' && parseJsonObject(text)?.['ok'] === false ? NOT_ACCEPTED : judged
   }
 
   /** Reads the whole body once, for its length and signature. */
@@ -190,15 +191,6 @@ async function* readAgain(open: () => Promise<AsyncIterable<Uint8Array> | undefi
 
 /** NVIDIA's trainer responds with 200 and `{"ok": false}` to a result that it does not accept. */
 const NOT_ACCEPTED: Delivery = { kind: 'failed', error: 'responded with 200 and {"ok": false}', isHostDown: false }
-
-function isRefusal(text: string): boolean {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && 'ok' in value && value.ok === false
-  } catch {
-    return false
-  }
-}
 
 /** Reads the start of the response; to its end if it is short, so that the connection can be reused. */
 async function readSome(

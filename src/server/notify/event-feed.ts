@@ -1,5 +1,7 @@
 import type { Logger } from 'pino'
 import type { Clock } from '../../lib/async/clock.ts'
+import { onAbort } from '../../lib/async/until-aborted.ts'
+import { countLeading } from '../../lib/collections/count-leading.ts'
 import type { EventPage, StoredEvent } from '../../store/dispatch/port.ts'
 
 export interface EventFeedDeps {
@@ -140,7 +142,7 @@ export class EventFeed implements AsyncDisposable {
 
   async #readAfter(cursor: string, taskId: string | undefined): Promise<Pick<EventPage, 'events' | 'next'>> {
     if (isBefore(cursor, this.#from)) return this.#deps.read({ after: cursor, limit: PAGE, taskId })
-    const first = firstAfter(this.#recent, cursor)
+    const first = countLeading(this.#recent.length, (at) => !isBefore(cursor, this.#recent[at]!.cursor))
     const page = this.#recent.slice(first, first + PAGE)
     const events = taskId === undefined ? page : page.filter(({ data }) => data['task_id'] === taskId)
     if (page.length === PAGE) return { events, next: page.at(-1)!.cursor }
@@ -152,12 +154,10 @@ export class EventFeed implements AsyncDisposable {
     const { promise, resolve } = Promise.withResolvers<boolean>()
     const end = (): void => resolve(false)
     const stop = this.#deps.clock.after(PING_MS, end)
-    signal.addEventListener('abort', end, { once: true })
-    if (signal.aborted) end()
+    using _ = onAbort(signal, end)
     void changed.then(() => resolve(true))
     const hasChanged = await promise
     stop()
-    signal.removeEventListener('abort', end)
     return hasChanged
   }
 
@@ -216,16 +216,4 @@ function isBefore(a: string, b: string): boolean {
   const [a1, a2] = a.split('-').map(Number) as [number, number]
   const [b1, b2] = b.split('-').map(Number) as [number, number]
   return a1 < b1 || (a1 === b1 && a2 < b2)
-}
-
-/** Index of the first event after the cursor. */
-function firstAfter(events: readonly StoredEvent[], cursor: string): number {
-  let low = 0
-  let high = events.length
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if (isBefore(cursor, events[middle]!.cursor)) high = middle
-    else low = middle + 1
-  }
-  return low
 }

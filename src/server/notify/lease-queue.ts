@@ -1,4 +1,5 @@
 import type { Clock } from '../../lib/async/clock.ts'
+import { onAbort } from '../../lib/async/until-aborted.ts'
 import type { LeaseRequest, LeaseResponse } from '../../store/dispatch/port.ts'
 
 export interface QueuedLeaseRequest extends LeaseRequest {
@@ -102,14 +103,13 @@ export class LeaseQueue {
     }
     this.#waiters.add(waiter)
     const stop = this.#deps.clock.after(waitMs, end)
-    signal.addEventListener('abort', end, { once: true })
+    using _ = onAbort(signal, end)
     this.#serve()
     try {
       return await promise
     } finally {
       this.#waiters.delete(waiter)
       stop()
-      signal.removeEventListener('abort', end)
     }
   }
 

@@ -1,6 +1,6 @@
 import { constants, type FileHandle, open, readdir, readFile } from 'node:fs/promises'
 import { createLimit } from '../../lib/async/limit.ts'
-import { describeError, errnoOf } from '../../lib/fs/errno.ts'
+import { describeError, errnoOf, ignoreErrno } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
 import type { SessionRecord } from '../../model/session.ts'
@@ -87,12 +87,7 @@ async function createdByFileSystem(handle: FileHandle): Promise<number> {
 }
 
 async function readMark(path: string): Promise<string | undefined> {
-  try {
-    return (await readFile(path, 'utf8')).trim()
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT') return undefined
-    throw error
-  }
+  return (await readFile(path, 'utf8').catch(ignoreErrno('ENOENT')))?.trim()
 }
 
 function unreadable(subject: string, error: unknown): RolloutError {

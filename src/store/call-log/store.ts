@@ -2,7 +2,7 @@ import { constants, type FileHandle, open, unlink } from 'node:fs/promises'
 import { endianness } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createLimit } from '../../lib/async/limit.ts'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import {
   acquireLockFile,
   identifyProcess,
@@ -95,7 +95,8 @@ async function openFile(
     const outcome = await acquireInTime(paths.lock, self, lockWaitMs)
     if ('heldBy' in outcome) return { failure: alreadyOpen(paths, session.id, outcome.heldBy) }
     lock = outcome.lock
-    handle = await createFile(paths.log)
+    const flags = constants.O_CREAT | constants.O_EXCL | constants.O_WRONLY
+    handle = await open(paths.log, flags, 0o600).catch(ignoreErrno('EEXIST'))
     if (handle !== undefined) {
       if (durability === 'disk') await syncNames(paths)
       return { handle, lock, state: emptyState() }
@@ -115,16 +116,6 @@ async function acquireInTime(path: string, self: ProcessIdentity, waitMs: number
     const outcome = await acquireLockFile(path, self)
     if ('lock' in outcome || performance.now() >= deadline) return outcome
     await sleep(LOCK_POLL_MS)
-  }
-}
-
-/** Undefined if the file exists. */
-async function createFile(path: string): Promise<FileHandle | undefined> {
-  try {
-    return await open(path, constants.O_CREAT | constants.O_EXCL | constants.O_WRONLY, 0o600)
-  } catch (error) {
-    if (errnoOf(error) === 'EEXIST') return undefined
-    throw error
   }
 }
 

@@ -32,6 +32,13 @@ export interface AppendDeps {
   assertFreeSpace: AssertFreeSpace
 }
 
+/** One part of an upload. */
+interface Part {
+  offset: number
+  body: ReadableStream<Uint8Array>
+  digest: string | undefined
+}
+
 /** Receives parts. Counted bytes are on disk; a complete file has been hashed, and no process writes to it any more. */
 export class Appender {
   readonly #deps: AppendDeps
@@ -43,17 +50,10 @@ export class Appender {
     this.#mutex = new FileMutex(deps.clock)
   }
 
-  async append(
-    record: UploadRecord,
-    offset: number,
-    body: ReadableStream<Uint8Array>,
-    digest: string | undefined,
-  ): Promise<UploadState> {
+  async append(record: UploadRecord, part: Part): Promise<UploadState> {
     using lock = await this.#mutex.acquire(record.uploadId)
     try {
-      return await onDisk('A part of an upload could not be stored', () =>
-        this.#receive(record, offset, body, digest, lock),
-      )
+      return await onDisk('A part of an upload could not be stored', () => this.#receive(record, part, lock))
     } catch (error) {
       // The folder was removed meanwhile.
       if (error instanceof RolloutError && errnoOf(error.cause) === 'ENOENT') throw removed(record)
@@ -61,16 +61,11 @@ export class Appender {
     }
   }
 
-  async #receive(
-    record: UploadRecord,
-    offset: number,
-    body: ReadableStream<Uint8Array>,
-    digest: string | undefined,
-    lock: FileLock,
-  ): Promise<UploadState> {
+  async #receive(record: UploadRecord, part: Part, lock: FileLock): Promise<UploadState> {
+    const { offset, body } = part
     const received = await this.#readReceived(record)
     if (received.isComplete || offset < received.offset) {
-      return await this.#skip(record, received, offset, body, lock)
+      return await this.#skip(record, received, part, lock)
     }
     if (offset > received.offset) {
       await skipBody(body, lock)
@@ -81,7 +76,7 @@ export class Appender {
       if ((await skipBody(body, lock)) > 0) throw gap(record, received.offset, offset)
       return await this.#complete(record, lock)
     }
-    return await this.#extend(record, received, body, digest, lock)
+    return await this.#extend(record, received, part, lock)
   }
 
   /** The end of the segment of this process is newer in memory than on disk. */
@@ -95,26 +90,14 @@ export class Appender {
   }
 
   /** A part that is already stored has no effect. A part that is only partly stored does not start at the offset. */
-  async #skip(
-    record: UploadRecord,
-    received: Received,
-    offset: number,
-    body: ReadableStream<Uint8Array>,
-    lock: FileLock,
-  ): Promise<UploadState> {
+  async #skip(record: UploadRecord, received: Received, part: Part, lock: FileLock): Promise<UploadState> {
     const state = toState(record, received)
-    const skipped = await skipBody(body, lock)
-    if (offset + skipped > state.offset) throw gap(record, state.offset, offset)
+    const skipped = await skipBody(part.body, lock)
+    if (part.offset + skipped > state.offset) throw gap(record, state.offset, part.offset)
     return state
   }
 
-  async #extend(
-    record: UploadRecord,
-    { offset, names }: Received,
-    body: ReadableStream<Uint8Array>,
-    digest: string | undefined,
-    lock: FileLock,
-  ): Promise<UploadState> {
+  async #extend(record: UploadRecord, { offset, names }: Received, part: Part, lock: FileLock): Promise<UploadState> {
     await this.#deps.assertFreeSpace(0)
     const folder = this.#deps.uploads.folderOf(record)
     const known = this.#ownSegments.get(record.uploadId)
@@ -123,8 +106,8 @@ export class Appender {
     const name = isNew ? newSegmentName(offset) : known.name
     const start = isNew ? offset : known.start
     const end = await withFile(join(folder, name), isNew ? CREATE : CHANGE, async (file) => {
-      const target = { file, position: offset - start, maxBytes: record.bytes - offset, hash, digest }
-      const bytes = await receivePart(body, target, lock)
+      const target = { file, position: offset - start, maxBytes: record.bytes - offset, hash, digest: part.digest }
+      const bytes = await receivePart(part.body, target, lock)
       // Removes bytes of an earlier part that was cut off.
       if (!isNew) await file.truncate(offset - start + bytes)
       await Promise.all([file.datasync(), ...(isNew ? this.#syncRecord(record) : [])])

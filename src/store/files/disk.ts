@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { type FileHandle, mkdir, open, rename, statfs, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { describeError, errnoOf } from '../../lib/fs/errno.ts'
+import { describeError, errnoOf, ignoreErrno } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 
 const { O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR, O_WRONLY, O_APPEND } = constants
@@ -31,13 +31,8 @@ export function syncFolder(path: string): Promise<void> {
 
 /** Whether the folder did not exist before. */
 export async function makeFolder(path: string): Promise<boolean> {
-  try {
-    await mkdir(path, { mode: FOLDER_MODE })
-    return true
-  } catch (error) {
-    if (errnoOf(error) === 'EEXIST') return false
-    throw error
-  }
+  const made = mkdir(path, { mode: FOLDER_MODE }).then(() => true)
+  return (await made.catch(ignoreErrno('EEXIST'))) ?? false
 }
 
 /** Creates the folders of a path below the existing `root`, and syncs the entries of new ones. */
@@ -72,26 +67,13 @@ function dropBytes(chunks: readonly Uint8Array[], bytes: number): Uint8Array[] {
 }
 
 export async function unlinkIfThere(path: string): Promise<void> {
-  await unlink(path).catch(unless('ENOENT'))
+  await unlink(path).catch(ignoreErrno('ENOENT'))
 }
 
 /** Whether `from` existed. */
 export async function renameIfThere(from: string, to: string): Promise<boolean> {
-  try {
-    await rename(from, to)
-    return true
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT') return false
-    throw error
-  }
-}
-
-/** Ignores errors with these codes, throws the others. */
-export function unless(...codes: string[]): (error: unknown) => undefined {
-  return (error) => {
-    if (!codes.includes(errnoOf(error) ?? '')) throw error
-    return undefined
-  }
+  const renamed = rename(from, to).then(() => true)
+  return (await renamed.catch(ignoreErrno('ENOENT'))) ?? false
 }
 
 const RETRY_AFTER_SECONDS = 30

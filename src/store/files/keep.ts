@@ -1,13 +1,13 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { errnoOf, ignoreErrno } from '../../lib/fs/errno.ts'
 import { linkIfAbsent } from '../../lib/fs/link-if-absent.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { ResultReference } from '../dispatch/types.ts'
 import type { KeepAs } from './types.ts'
 import { hashFile } from './complete.ts'
-import { CREATE, FILE_MODE, makeFolders, syncFolder, unless, unlinkIfThere, withFile, writeAll } from './disk.ts'
+import { CREATE, FILE_MODE, makeFolders, syncFolder, unlinkIfThere, withFile, writeAll } from './disk.ts'
 import { keptMarker, pathsOf } from './layout.ts'
 import { WHOLE } from './segments.ts'
 import type { UploadRecord, UploadTable } from './uploads.ts'
@@ -31,7 +31,7 @@ export async function keepUpload(
     const message = `Upload ${record.uploadId} is not complete; send the remaining bytes first.`
     throw new RolloutError('request.conflict', message)
   }
-  const path = await link(dir, join(folder, WHOLE), record, as).catch(unless('ENOENT'))
+  const path = await link(dir, join(folder, WHOLE), record, as).catch(ignoreErrno('ENOENT'))
   if (path === undefined) return undefined
   await mark(dir, { ...record, path })
   await rm(folder, { recursive: true, force: true })

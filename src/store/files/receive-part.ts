@@ -1,5 +1,6 @@
 import { createHash, type Hash } from 'node:crypto'
 import type { FileHandle } from 'node:fs/promises'
+import { onAbort } from '../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { onDisk, writeAll } from './disk.ts'
 import type { FileLock } from './file-mutex.ts'
@@ -74,7 +75,7 @@ export async function skipBody(body: ReadableStream<Uint8Array>, lock: FileLock)
 async function* read(body: ReadableStream<Uint8Array>, signal: AbortSignal): AsyncGenerator<Uint8Array> {
   const reader = body.getReader()
   const stop = (): void => void reader.cancel(signal.reason).catch(() => {})
-  signal.addEventListener('abort', stop)
+  using _ = onAbort(signal, stop)
   try {
     for (;;) {
       const next = await reader.read().catch((error: unknown) => {
@@ -85,7 +86,6 @@ async function* read(body: ReadableStream<Uint8Array>, signal: AbortSignal): Asy
       yield next.value
     }
   } finally {
-    signal.removeEventListener('abort', stop)
     stop()
   }
 }

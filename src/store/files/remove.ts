@@ -1,7 +1,8 @@
 import { rmdir } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import { createLimit } from '../../lib/async/limit.ts'
-import { unless, unlinkIfThere } from './disk.ts'
+import { unlinkIfThere } from './disk.ts'
 import { assertKeptPath } from './layout.ts'
 
 const MAX_PARALLEL = 8
@@ -13,12 +14,12 @@ export async function removeKept(dir: string, paths: readonly string[]): Promise
   for (const path of paths) assertKeptPath(path)
   const limit = createLimit(MAX_PARALLEL)
   const removed = await Promise.allSettled(
-    paths.map((path) => limit(() => unlinkIfThere(join(dir, path)).catch(unless('ENOTDIR')))),
+    paths.map((path) => limit(() => unlinkIfThere(join(dir, path)).catch(ignoreErrno('ENOTDIR')))),
   )
   const folders = new Set(paths.flatMap(foldersOf))
   // Deepest first: only empty folders are removed.
   for (const folder of [...folders].sort((a, b) => b.length - a.length)) {
-    await rmdir(join(dir, folder)).catch(unless('ENOTEMPTY', 'EEXIST', 'ENOENT', 'ENOTDIR'))
+    await rmdir(join(dir, folder)).catch(ignoreErrno('ENOTEMPTY', 'EEXIST', 'ENOENT', 'ENOTDIR'))
   }
   // Reports a failure only after all other files were removed.
   for (const each of removed) if (each.status === 'rejected') throw each.reason

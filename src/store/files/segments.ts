@@ -2,7 +2,7 @@ import type { Hash } from 'node:crypto'
 import { randomBytes } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { unless } from './disk.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 
 /**
  * Consecutive bytes of an upload in a file that only one process appends to. So several servers can receive the same upload at
@@ -44,7 +44,7 @@ export interface Received {
 
 /** Reads the state of an upload. Undefined if the upload does not exist. */
 export async function readReceived(folder: string, own: OwnSegment | undefined): Promise<Received | undefined> {
-  const names = await readdir(folder).catch(unless('ENOENT'))
+  const names = await readdir(folder).catch(ignoreErrno('ENOENT'))
   if (names === undefined) return undefined
   if (names.includes(WHOLE)) return { isComplete: true, offset: 0, segments: [], names }
   const found = names.flatMap((name) => {
@@ -77,7 +77,7 @@ export function chainOf(segments: readonly Segment[]): Segment[] {
 
 /** Reads the last complete line; a line truncated by a crash has no line break or is not a number. */
 async function readCount(path: string): Promise<number> {
-  const text = (await readFile(path, 'latin1').catch(unless('ENOENT'))) ?? ''
+  const text = (await readFile(path, 'latin1').catch(ignoreErrno('ENOENT'))) ?? ''
   const lines = text.split('\n').slice(0, -1)
   const last = lines.findLast((line) => /^\d{1,16}$/.test(line))
   return last === undefined ? 0 : Number(last)

@@ -1,6 +1,6 @@
 import { readdir, rm, rmdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { unless } from './disk.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 
 /** Paths per query: a query costs about the same for one path and for hundreds. */
 const MAX_BATCH = 500
@@ -14,11 +14,11 @@ export async function sweepUploads(dir: string, before: number): Promise<number>
       await rm(join(dir, node, name), { recursive: true, force: true })
       swept += 1
     }
-    await rmdir(join(dir, node)).catch(unless('ENOTEMPTY', 'ENOENT', 'EEXIST'))
+    await rmdir(join(dir, node)).catch(ignoreErrno('ENOTEMPTY', 'ENOENT', 'EEXIST'))
   }
   for await (const folder of foldersIn(dir, 'kept')) {
     await removeOld(dir, folder, before)
-    await rmdir(join(dir, folder)).catch(unless('ENOTEMPTY', 'ENOENT', 'EEXIST'))
+    await rmdir(join(dir, folder)).catch(ignoreErrno('ENOTEMPTY', 'ENOENT', 'EEXIST'))
   }
   await removeOld(dir, 'tmp', before)
   return swept
@@ -62,7 +62,7 @@ async function removeOld(dir: string, folder: string, before: number): Promise<v
 
 /** Checks the files too: a folder's time does not change when a file in it grows. */
 async function isUntouched(folder: string, before: number): Promise<boolean> {
-  const names = (await readdir(folder).catch(unless('ENOENT'))) ?? []
+  const names = (await readdir(folder).catch(ignoreErrno('ENOENT'))) ?? []
   for (const path of [folder, ...names.map((name) => join(folder, name))]) {
     if (!(await isOlder(path, before))) return false
   }
@@ -71,7 +71,7 @@ async function isUntouched(folder: string, before: number): Promise<boolean> {
 
 /** By the last change of content or metadata. */
 async function isOlder(path: string, before: number): Promise<boolean> {
-  const found = await stat(path).catch(unless('ENOENT'))
+  const found = await stat(path).catch(ignoreErrno('ENOENT'))
   return found === undefined || Math.max(found.mtimeMs, found.ctimeMs) < before
 }
 
@@ -80,11 +80,11 @@ async function* foldersIn(dir: string, folder: string): AsyncGenerator<string> {
 }
 
 async function namesIn(dir: string, folder: string): Promise<string[]> {
-  return (await readdir(join(dir, folder)).catch(unless('ENOENT', 'ENOTDIR'))) ?? []
+  return (await readdir(join(dir, folder)).catch(ignoreErrno('ENOENT', 'ENOTDIR'))) ?? []
 }
 
 async function* filesBelow(dir: string, folder: string): AsyncGenerator<string> {
-  const entries = await readdir(join(dir, folder), { withFileTypes: true }).catch(unless('ENOENT'))
+  const entries = await readdir(join(dir, folder), { withFileTypes: true }).catch(ignoreErrno('ENOENT'))
   for (const entry of entries ?? []) {
     const path = `${folder}/${entry.name}`
     if (entry.isDirectory()) yield* filesBelow(dir, path)

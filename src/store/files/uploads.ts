@@ -1,9 +1,11 @@
 import { randomBytes } from 'node:crypto'
 import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
+import { parseJson } from '../../lib/json/json-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { UploadInput, UploadState } from './types.ts'
-import { type AssertFreeSpace, FILE_MODE, makeFolder, makeFolders, renameIfThere, unless } from './disk.ts'
+import { type AssertFreeSpace, FILE_MODE, makeFolder, makeFolders, renameIfThere } from './disk.ts'
 import { assertInput, keptMarker, uploadFolder, uploadIdOf } from './layout.ts'
 import { type OwnSegment, type Received, readReceived } from './segments.ts'
 
@@ -58,7 +60,7 @@ export class UploadTable {
     const kept = await this.#read(keptMarker(nodeId, uploadId))
     if (kept?.path === undefined) return undefined
     // If the file was removed, it may be uploaded again.
-    const file = await stat(join(this.#dir, kept.path)).catch(unless('ENOENT', 'ENOTDIR'))
+    const file = await stat(join(this.#dir, kept.path)).catch(ignoreErrno('ENOENT', 'ENOTDIR'))
     return file === undefined ? undefined : kept
   }
 
@@ -84,7 +86,7 @@ export class UploadTable {
       return true
     } catch (error) {
       await rm(temporary, { recursive: true, force: true })
-      unless('EEXIST', 'ENOTEMPTY')(error)
+      ignoreErrno('EEXIST', 'ENOTEMPTY')(error)
       return false
     }
   }
@@ -92,7 +94,7 @@ export class UploadTable {
   async #countOpen(nodeId: string): Promise<void> {
     const known = this.#open.get(nodeId)
     const isFresh = known !== undefined && this.#now() - known.at < RECOUNT_MS
-    const names = isFresh ? undefined : await readdir(join(this.#dir, 'uploads', nodeId)).catch(unless('ENOENT'))
+    const names = isFresh ? undefined : await readdir(join(this.#dir, 'uploads', nodeId)).catch(ignoreErrno('ENOENT'))
     const count = isFresh ? known.count : (names?.length ?? 0)
     if (count >= this.#limits.maxOpenUploads) {
       const message =
@@ -105,14 +107,9 @@ export class UploadTable {
   }
 
   async #read(path: string): Promise<UploadRecord | undefined> {
-    const text = await readFile(join(this.#dir, path), 'utf8').catch(unless('ENOENT'))
-    if (text === undefined) return undefined
-    try {
-      return JSON.parse(text) as UploadRecord
-    } catch {
-      // Truncated by a loss of power before any part was acknowledged: the upload counts as never begun.
-      return undefined
-    }
+    const text = await readFile(join(this.#dir, path), 'utf8').catch(ignoreErrno('ENOENT'))
+    // A loss of power before any part was acknowledged truncates the file: the upload counts as never begun.
+    return parseJson(text ?? '') as UploadRecord | undefined
   }
 }
 

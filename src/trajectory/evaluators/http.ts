@@ -36,11 +36,8 @@ export const http: Plug<typeof HttpConfig, EvaluatorDeps, Evaluator> = {
   config: HttpConfig,
   create(config, deps) {
     const url = new URL(config.url)
-    assertCallable(url, (each) => deps.mayCall(each), 'evaluator http, url')
-    const secret =
-      config.secret_env === undefined
-        ? undefined
-        : requireSecret(config.secret_env, (name) => deps.secret(name), 'evaluator http, secret_env')
+    assertCallable(url, deps, 'evaluator http, url')
+    const secret = requireSecret(config.secret_env, deps, 'evaluator http, secret_env')
     const { files } = config
     return {
       needs: { sandbox: false, agentState: false, messages: config.messages },

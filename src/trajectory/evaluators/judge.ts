@@ -77,11 +77,8 @@ export const judge: Plug<typeof JudgeConfig, EvaluatorDeps, Evaluator> = {
   create(config, deps) {
     const base = config.base_url.replace(/\/+$/, '').replace(/\/v1$/, '')
     const url = new URL(`${base}/v1/chat/completions`)
-    assertCallable(url, (each) => deps.mayCall(each), 'evaluator judge, base_url')
-    const key =
-      config.api_key_env === undefined
-        ? undefined
-        : requireSecret(config.api_key_env, (name) => deps.secret(name), 'evaluator judge, api_key_env')
+    assertCallable(url, deps, 'evaluator judge, base_url')
+    const key = requireSecret(config.api_key_env, deps, 'evaluator judge, api_key_env')
     const { files } = config
     return {
       needs: { sandbox: false, agentState: false, messages: true },

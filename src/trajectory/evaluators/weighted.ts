@@ -1,7 +1,7 @@
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as z from 'zod'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import type { Plug, Plugs } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
@@ -123,12 +123,8 @@ function refusalPath({ name }: Part, { submission }: Collection): string {
 }
 
 async function loadRefusal(part: Part, collection: Collection): Promise<Refusal | undefined> {
-  try {
-    return JSON.parse(await readFile(refusalPath(part, collection), 'utf8')) as Refusal
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT') return undefined
-    throw error
-  }
+  const text = await readFile(refusalPath(part, collection), 'utf8').catch(ignoreErrno('ENOENT'))
+  return text === undefined ? undefined : (JSON.parse(text) as Refusal)
 }
 
 /** Returns the session with a separate folder and evidence for the part. */

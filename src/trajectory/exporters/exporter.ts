@@ -1,3 +1,4 @@
+import type { Sample } from '../../model/sample.ts'
 import type { ScoredSession } from '../score-session.ts'
 
 /** Writes training samples in the format of one consumer. Keeps at most a part of one file in memory. */
@@ -32,12 +33,41 @@ export interface ExportWriter {
   end(): Iterable<string | Uint8Array>
 }
 
-/** Returns a writer of one JSON value per line. */
-export function lineWriter(toValues: (session: ScoredSession) => Iterable<unknown>): ExportWriter {
+type ToValues = (session: ScoredSession) => Iterable<unknown>
+
+/** Returns an exporter that writes one JSON value per line. `open` starts one file. */
+export function lineExporter(
+  name: string,
+  open: (start: ExportStart) => ToValues,
+  needs?: readonly ExportNeed[],
+): Exporter {
   return {
-    *add(session) {
-      for (const value of toValues(session)) yield `${JSON.stringify(value)}\n`
+    name,
+    extension: 'jsonl',
+    isAppendable: true,
+    needs,
+    open(start = { sessions: 0, samples: 0 }) {
+      const toValues = open(start)
+      return {
+        *add(session) {
+          for (const value of toValues(session)) yield `${JSON.stringify(value)}\n`
+        },
+        end: () => [],
+      }
     },
-    end: () => [],
   }
+}
+
+/** Returns an exporter that writes one line per sample; undefined: none for this sample. */
+export function sampleExporter(name: string, toRow: (sample: Sample) => unknown): Exporter {
+  return lineExporter(
+    name,
+    () =>
+      function* (session) {
+        for (const sample of session.samples()) {
+          const row = toRow(sample)
+          if (row !== undefined) yield row
+        }
+      },
+  )
 }

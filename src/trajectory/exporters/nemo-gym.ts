@@ -12,7 +12,7 @@ import {
 import type { Sample, SampleCall } from '../../model/sample.ts'
 import { lacksLogprob, sampleMessages } from '../../model/sample-facts.ts'
 import { groupNumber } from '../sample-fields.ts'
-import { trainedCallFacts } from '../sampling-fields.ts'
+import { sampleFacts } from '../sampling-fields.ts'
 import type { ScoredSession } from '../score-session.ts'
 import type { Exporter } from './exporter.ts'
 
@@ -66,7 +66,8 @@ function* writeResult(session: ScoredSession, sample: Sample, rolloutIndex: numb
     _ng_task_index: groupNumber(sample.group ?? sample.sessionId),
     _ng_rollout_index: rolloutIndex,
     _ng_rollout_id: sample.id.replaceAll('/', '.'),
-    polar: toOwnFields(sample),
+    // NeMo Gym passes unknown fields on.
+    polar: sampleFacts(sample),
   }
   yield `${unclosed(row)},"response":${unclosed(toResponse(session, sample, tools))},"output":[`
   let comma = ''
@@ -108,24 +109,7 @@ function toCreateParams({ calls }: Sample): Item {
     const value = trained[0]?.[name]
     return trained.every((sampling) => sampling?.[name] === value) ? value : undefined
   }
-  const [temperature, topP] = [shared('temperature'), shared('topP')]
-  return {
-    temperature,
-    top_p: topP,
-  }
-}
-
-/** Facts that NeMo Gym has no field for. It passes unknown fields on. */
-function toOwnFields(sample: Sample): Item {
-  return {
-    sample_id: sample.id,
-    session_id: sample.sessionId,
-    label: sample.label,
-    weight: sample.weight,
-    group_id: sample.group,
-    advantage: sample.advantage,
-    calls: trainedCallFacts(sample),
-  }
+  return { temperature: shared('temperature'), top_p: shared('topP') }
 }
 
 /** Puts the token fields of each trained call on one of the last items of the message. NeMo RL trains only such items. */

@@ -3,9 +3,9 @@ import type { Plug } from '../../lib/plug.ts'
 import { textOf } from '../../model/message.ts'
 import type { Sample } from '../../model/sample.ts'
 import { lacksLogprob } from '../../model/sample-facts.ts'
-import { trainedCallFacts } from '../sampling-fields.ts'
+import { sampleFacts } from '../sampling-fields.ts'
 import type { ScoredSession } from '../score-session.ts'
-import { lineWriter, type Exporter } from './exporter.ts'
+import { lineExporter, type Exporter, type ExportStart } from './exporter.ts'
 
 const Config = z.strictObject({
   kind: z.literal('nemo_rl'),
@@ -23,21 +23,16 @@ type Config = z.infer<typeof Config>
  */
 export const nemoRl: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: (config) => ({
-    name: 'nemo_rl',
-    extension: 'jsonl',
-    isAppendable: true,
-    needs: ['logprobs'],
-    open(start) {
-      let index = start?.samples ?? 0
-      return lineWriter(function* (session) {
+  create(config) {
+    const open = ({ samples: index }: ExportStart) =>
+      function* (session: ScoredSession) {
         for (const sample of session.samples()) {
           const idx = index++
           if (!lacksLogprob(sample)) yield toDatum(session, sample, idx, config)
         }
-      })
-    },
-  }),
+      }
+    return lineExporter('nemo_rl', open, ['logprobs'])
+  },
 }
 
 function toDatum(session: ScoredSession, sample: Sample, idx: number, config: Config): Record<string, unknown> {
@@ -47,16 +42,7 @@ function toDatum(session: ScoredSession, sample: Sample, idx: number, config: Co
     loss_multiplier: config.lossMultiplier === 'weight' ? sample.weight : 1,
     idx,
     task_name: config.taskName,
-    extra_env_info: {
-      sample_id: sample.id,
-      session_id: sample.sessionId,
-      label: sample.label,
-      weight: sample.weight,
-      group_id: sample.group,
-      advantage: sample.advantage,
-      reward_components: sample.components,
-      calls: trainedCallFacts(sample),
-    },
+    extra_env_info: { ...sampleFacts(sample), reward_components: sample.components },
     truncated: sample.finishReason === 'length',
     reward: sample.reward,
   }

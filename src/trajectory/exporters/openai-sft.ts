@@ -3,7 +3,7 @@ import type { Plug } from '../../lib/plug.ts'
 import { chatReasoning, chatText, type ChatMessage } from '../../model/chat-message.ts'
 import type { Sample } from '../../model/sample.ts'
 import { isTrainedMessage, sampleMessages } from '../../model/sample-facts.ts'
-import { lineWriter, type Exporter } from './exporter.ts'
+import { sampleExporter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
   kind: z.literal('openai_sft'),
@@ -21,15 +21,7 @@ type Config = z.infer<typeof Config>
  */
 export const openaiSft: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: (config) => ({
-    name: 'openai_sft',
-    extension: 'jsonl',
-    isAppendable: true,
-    open: () =>
-      lineWriter(function* (session) {
-        for (const sample of session.samples()) yield toRow(sample, config)
-      }),
-  }),
+  create: (config) => sampleExporter('openai_sft', (sample) => toRow(sample, config)),
 }
 
 function toRow(sample: Sample, config: Config): Record<string, unknown> {

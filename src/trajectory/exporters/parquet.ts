@@ -2,10 +2,10 @@ import * as z from 'zod'
 import { createParquetWriter } from '../../lib/parquet/parquet-writer.ts'
 import type { ParquetColumns } from '../../lib/parquet/schema.ts'
 import type { Plug } from '../../lib/plug.ts'
-import type { Sample, SampleCall, Span } from '../../model/sample.ts'
+import type { Sample, SampleCall } from '../../model/sample.ts'
 import { weightVersionsOf } from '../sample-fields.ts'
-import { toWireNames } from '../sampling-fields.ts'
-import { wireFinishReason } from '../to-trace.ts'
+import { toWireGrammar, toWireNames } from '../sampling-fields.ts'
+import { toWireCall, toWireSpan, wireFinishReason } from '../to-trace.ts'
 import type { Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
@@ -67,8 +67,12 @@ const columns = {
         min_p: 'double',
         seed: 'int64',
         sampling_assumed: { list: 'string' },
+        sampling_unknown: { list: 'string' },
         distribution_cut: 'boolean',
         logprobs_of: 'string',
+        steered_by: { list: 'string' },
+        // JSON: the restrictions that the engine enforced by a grammar.
+        grammar: 'string',
         started_at: 'int64',
         ended_at: 'int64',
         parser_failure: 'boolean',
@@ -117,7 +121,7 @@ function toRow(sample: Sample, sharePrefixes: boolean): Record<keyof typeof colu
     prompt_length: sample.promptLength,
     loss_mask: sample.mask.subarray(from),
     logprobs: sample.logprobs.subarray(from),
-    spans: sample.spans().map(toSpanRow),
+    spans: sample.spans().map(toWireSpan),
     weight_versions: weightVersionsOf(sample),
     row_weight: sample.weight,
     reward: sample.reward,
@@ -133,32 +137,21 @@ function toRow(sample: Sample, sharePrefixes: boolean): Record<keyof typeof colu
   }
 }
 
-function toSpanRow({ from, provenance, call, weightVersion, newestWeightVersion }: Span): Record<string, unknown> {
-  return { from, provenance, call, weight_version: weightVersion, newest_weight_version: newestWeightVersion }
-}
-
 function toCallRow(call: SampleCall, responseMessage: number | undefined): Record<string, unknown> {
   const { sampling } = call
   return {
-    turn_id: call.turnId,
-    choice: call.choice,
-    label: call.label,
-    from: call.from,
-    to: call.to,
-    trained: call.isTrained,
-    response_message: responseMessage,
-    finish_reason: wireFinishReason(call.finishReason),
-    grade: call.grade,
-    weight_version: call.weightVersion,
-    newest_weight_version: call.newestWeightVersion,
+    ...toWireCall(call, responseMessage),
     temperature: sampling?.temperature,
     top_p: sampling?.topP,
     top_k: integerOf(sampling?.topK),
     min_p: sampling?.minP,
     seed: integerOf(sampling?.seed),
     sampling_assumed: sampling === undefined ? undefined : toWireNames(sampling.assumed),
+    sampling_unknown: sampling === undefined ? undefined : toWireNames(sampling.hidden ?? []),
     distribution_cut: sampling?.isCut,
     logprobs_of: call.logprobMode,
+    steered_by: call.steeredBy ?? [],
+    grammar: sampling?.grammar === undefined ? undefined : JSON.stringify(toWireGrammar(sampling.grammar)),
     started_at: call.startedAt,
     ended_at: call.endedAt,
     parser_failure: call.hasParserFailure,

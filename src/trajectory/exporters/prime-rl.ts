@@ -5,7 +5,7 @@ import type { Sample, SampleCall } from '../../model/sample.ts'
 import { lacksLogprob, logprobsOrZero } from '../../model/sample-facts.ts'
 import type { Turn } from '../../model/turn.ts'
 import type { ScoredSession } from '../score-session.ts'
-import { lineWriter, type Exporter } from './exporter.ts'
+import { lineExporter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
   kind: z.literal('prime_rl'),
@@ -29,21 +29,17 @@ type Config = z.infer<typeof Config>
  */
 export const primeRl: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: (config) => ({
-    name: 'prime_rl',
-    extension: 'jsonl',
-    isAppendable: true,
-    needs: ['logprobs'],
-    open: () =>
-      lineWriter(function* (session) {
-        const temperatureOf = temperatureReader(session, config)
-        for (const sample of session.samples()) {
-          if (lacksLogprob(sample)) continue
-          const row = toTrainingSample(sample, temperatureOf, config)
-          yield config.layout === 'object' ? row : toArray(row)
-        }
-      }),
-  }),
+  create(config) {
+    function* toRows(session: ScoredSession) {
+      const temperatureOf = temperatureReader(session, config)
+      for (const sample of session.samples()) {
+        if (lacksLogprob(sample)) continue
+        const row = toTrainingSample(sample, temperatureOf, config)
+        yield config.layout === 'object' ? row : toArray(row)
+      }
+    }
+    return lineExporter('prime_rl', () => toRows, ['logprobs'])
+  },
 }
 
 interface TrainingSample {

@@ -26,7 +26,9 @@ const turn: Turn = {
     sent: { n: 1, temperature: 0.5, topP: 0.9, seed: 7 },
     defaults: { temperature: 1, topP: 1, topK: 0, minP: 0 },
     assumed: ['temperature', 'topP', 'topK', 'minP'],
+    grammar: { toolChoice: 'required', strictTools: ['f'] },
   },
+  steeredBy: ['tool-choice', 'strict-tools'],
   delivery: 'delivered',
   response: {
     id: 'r',
@@ -50,7 +52,7 @@ const turn: Turn = {
     grade: 'exact',
     gradeReasons: [],
     weightVersion: '1',
-    logprobMode: 'raw',
+    logprobMode: 'grammar',
   },
 }
 
@@ -58,7 +60,9 @@ const facts = {
   sampling: { temperature: 0.5, top_p: 0.9, top_k: 0, min_p: 0, seed: 7 },
   sampling_assumed: ['top_k', 'min_p'],
   distribution_cut: true,
-  logprobs_of: 'raw',
+  logprobs_of: 'grammar',
+  steered_by: ['tool-choice', 'strict-tools'],
+  grammar: { tool_choice: 'required', strict_tools: ['f'] },
   weight_version: '1',
   newest_weight_version: '2',
 }
@@ -69,7 +73,7 @@ async function exportAs(kind: string): Promise<Row> {
   const record = { id: 's', createdAt: 0, origin: {}, turns: [turn], complete: true, incompleteReasons: [] }
   const built = buildSession(record, {
     builder: builders.create(builders.config.parse({ kind: 'prefix_merging' }), {}),
-    filter: CallFilter.parse({}),
+    filter: CallFilter.parse({ allowSteered: ['tool-choice', 'strict-tools'] }),
     weighting: 'tokens',
     reader: {
       readRequest: () => undefined,
@@ -99,10 +103,12 @@ test('verl: metadata in extra_fields contain the sampling parameters of each cal
 
 test('parquet: columns of a call contain its sampling parameters', async () => {
   const { calls, spans } = (await exportAs('parquet')) as { calls: Row[]; spans: Row[] }
-  const { sampling, ...others } = facts
+  const { sampling, grammar, ...others } = facts
   expect(calls).toMatchObject([
     { ...others, temperature: sampling.temperature, top_p: sampling.top_p, top_k: 0n, min_p: 0, seed: 7n },
   ])
+  expect(calls.map((call) => JSON.parse(call['grammar'] as string) as unknown)).toEqual([grammar])
+  expect(calls).toMatchObject([{ logprobs_of: 'grammar' }])
   expect(spans.at(-1)).toMatchObject({ weight_version: '1', newest_weight_version: '2' })
 })
 

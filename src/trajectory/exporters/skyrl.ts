@@ -4,7 +4,8 @@ import type { Sample } from '../../model/sample.ts'
 import { lacksLogprob, logprobsOrZero } from '../../model/sample-facts.ts'
 import type { FinishReason } from '../../model/turn.ts'
 import { trainedCallFacts } from '../sampling-fields.ts'
-import { lineWriter, type Exporter } from './exporter.ts'
+import type { ScoredSession } from '../score-session.ts'
+import { lineExporter, type Exporter, type ExportStart } from './exporter.ts'
 
 const Config = z.strictObject({ kind: z.literal('skyrl') })
 
@@ -14,14 +15,9 @@ const Config = z.strictObject({ kind: z.literal('skyrl') })
  */
 export const skyrl: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: () => ({
-    name: 'skyrl',
-    extension: 'jsonl',
-    isAppendable: true,
-    needs: ['reward', 'logprobs'],
-    open(start) {
-      let sessions = start?.sessions ?? 0
-      return lineWriter(function* (session) {
+  create() {
+    const open = ({ sessions }: ExportStart) =>
+      function* (session: ScoredSession) {
         // The number of the repetition is unknown, so the session's number in the export identifies it.
         const repetition = sessions++
         let before: Sample | undefined
@@ -31,9 +27,9 @@ export const skyrl: Plug<typeof Config, object, Exporter> = {
           before = sample
         }
         if (before !== undefined) yield toOutput(before, repetition, true)
-      })
-    },
-  }),
+      }
+    return lineExporter('skyrl', open, ['reward', 'logprobs'])
+  },
 }
 
 function toOutput(sample: Sample, repetition: number, isLast: boolean): Record<string, unknown> {

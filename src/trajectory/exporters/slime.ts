@@ -4,7 +4,8 @@ import type { Sample } from '../../model/sample.ts'
 import type { FinishReason } from '../../model/turn.ts'
 import { groupNumber, maskedLogprobs, weightVersionsOf } from '../sample-fields.ts'
 import { traceMetadata } from '../to-trace.ts'
-import { lineWriter, type Exporter } from './exporter.ts'
+import type { ScoredSession } from '../score-session.ts'
+import { lineExporter, type Exporter, type ExportStart } from './exporter.ts'
 
 const Config = z.strictObject({ kind: z.literal('slime') })
 
@@ -14,21 +15,14 @@ const Config = z.strictObject({ kind: z.literal('slime') })
  */
 export const slime: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: () => ({
-    name: 'slime',
-    extension: 'jsonl',
-    isAppendable: true,
-    open(start = { sessions: 0, samples: 0 }) {
-      let { sessions, samples } = start
-      return lineWriter(function* (session) {
-        for (const sample of session.samples()) {
-          yield toSlime(sample, { index: samples, rolloutId: sessions })
-          samples += 1
-        }
+  create() {
+    const open = ({ sessions, samples }: ExportStart) =>
+      function* (session: ScoredSession) {
+        for (const sample of session.samples()) yield toSlime(sample, { index: samples++, rolloutId: sessions })
         sessions += 1
-      })
-    },
-  }),
+      }
+    return lineExporter('slime', open)
+  },
 }
 
 function toSlime(sample: Sample, { index, rolloutId }: { index: number; rolloutId: number }): Record<string, unknown> {

@@ -3,7 +3,7 @@ import type { Plug } from '../../lib/plug.ts'
 import type { Sample } from '../../model/sample.ts'
 import { groupNumber, maskedLogprobs, oldestVersion } from '../sample-fields.ts'
 import { traceMetadata } from '../to-trace.ts'
-import { lineWriter, type Exporter } from './exporter.ts'
+import { sampleExporter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
   kind: z.literal('trl'),
@@ -22,15 +22,7 @@ type Config = z.infer<typeof Config>
  */
 export const trl: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: (config) => ({
-    name: 'trl',
-    extension: 'jsonl',
-    isAppendable: true,
-    open: () =>
-      lineWriter(function* (session) {
-        for (const sample of session.samples()) yield toTrl(sample, config)
-      }),
-  }),
+  create: (config) => sampleExporter('trl', (sample) => toTrl(sample, config)),
 }
 
 function toTrl(sample: Sample, config: Config): Record<string, unknown> {

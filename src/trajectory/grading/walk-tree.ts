@@ -1,6 +1,6 @@
 import { chmod, lstat, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 
 export interface FoundFile {
   path: string
@@ -21,18 +21,9 @@ export async function* walk(path: string, below = ''): AsyncGenerator<FoundFile>
   }
   await allow(path, 0o700)
   yield { path, below, kind: 'directory' }
-  for (const name of (await namesIn(path)).toSorted())
-    yield* walk(join(path, name), below === '' ? name : `${below}/${name}`)
-}
-
-/** Empty where the consumer removed the folder. */
-async function namesIn(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder)
-  } catch (error) {
-    if (errnoOf(error) === 'ENOENT') return []
-    throw error
-  }
+  // The consumer may have removed the folder.
+  const names = (await readdir(path).catch(ignoreErrno('ENOENT'))) ?? []
+  for (const name of names.toSorted()) yield* walk(join(path, name), below === '' ? name : `${below}/${name}`)
 }
 
 /** Adds permission bits to a file or folder that lacks them. */

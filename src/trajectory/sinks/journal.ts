@@ -1,6 +1,6 @@
 import { open, readFile, rm, type FileHandle } from 'node:fs/promises'
 import * as z from 'zod'
-import { errnoOf } from '../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 
 const VERSION = 1
@@ -60,10 +60,7 @@ export class Journal {
  * Throws `config.invalid` if that export had other options.
  */
 export async function readJournal(path: string, fingerprint: string): Promise<ExportEntry[] | undefined> {
-  const text = await readFile(path, 'utf8').catch((error: unknown) => {
-    if (errnoOf(error) === 'ENOENT') return undefined
-    throw error
-  })
+  const text = await readFile(path, 'utf8').catch(ignoreErrno('ENOENT'))
   if (text === undefined) return undefined
   const [first, ...rest] = text.split('\n').slice(0, -1)
   if (first === undefined) return []

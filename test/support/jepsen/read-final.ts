@@ -6,7 +6,7 @@ import { zstdDecompress } from 'node:zlib'
 import { sql } from 'kysely'
 import { type Client, createClient } from '../../../src/client/client.ts'
 import { type DatabaseLocation, openDatabase } from '../../../src/store/database.ts'
-import { auditBooks } from '../dispatch-books.ts'
+import { auditTables } from '../dispatch-tables.ts'
 import type { FinalState, FinalTask, SeenEvent } from './history.ts'
 import { readEvents, toView } from './trainer.ts'
 import { toResultFact } from './witness.ts'
@@ -138,7 +138,7 @@ export async function readDatabase(place: DatabaseLocation): Promise<FinalState[
   `.execute(db)
   const events = await sql<{ txid: number; id: number }>`select txid, id from events order by txid, id`.execute(db)
   return {
-    problems: await auditBooks(database),
+    problems: await auditTables(database),
     results: results.rows.map(({ session_id, ...row }) => ({ sessionId: session_id, ...row })),
     attempts: attempts.rows.map(({ session_id, node_id, ...row }) => ({
       sessionId: session_id,

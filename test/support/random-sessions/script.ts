@@ -1,5 +1,5 @@
 import * as fc from 'fast-check'
-import type { Delivery, Exactness } from '../../../src/model/turn.ts'
+import type { Delivery, Exactness, Steering } from '../../../src/model/turn.ts'
 
 /** One answer to sample. Numbers select from the lists of the world. */
 export interface AnswerScript {
@@ -19,6 +19,8 @@ export interface Flaws {
   isMissingLogprob: boolean
   hasNoIds: boolean
   delivery: Delivery
+  /** How the request steered the sampling. `unnamed`: the engine masked its log probabilities for another reason. */
+  steering: readonly Steering[] | 'unnamed'
 }
 
 /** An earlier attempt of the same request, which the harness does not continue. */
@@ -102,7 +104,13 @@ const answer: fc.Arbitrary<AnswerScript> = fc.record({
   splitEvery: small(3),
 })
 
-const NO_FLAWS: Flaws = { grade: 'exact', isMissingLogprob: false, hasNoIds: false, delivery: 'delivered' }
+const NO_FLAWS: Flaws = {
+  grade: 'exact',
+  isMissingLogprob: false,
+  hasNoIds: false,
+  delivery: 'delivered',
+  steering: [],
+}
 const flaws: fc.Arbitrary<Flaws> = mostly<Flaws>(
   fc.constant(NO_FLAWS),
   5,
@@ -111,6 +119,7 @@ const flaws: fc.Arbitrary<Flaws> = mostly<Flaws>(
     isMissingLogprob: fc.boolean(),
     hasNoIds: mostly(fc.constant(false), 3, fc.constant(true)),
     delivery: fc.constantFrom('delivered', 'undelivered', 'unknown'),
+    steering: fc.constantFrom<Flaws['steering'][]>([], [], ['tool-choice'], ['response-format', 'prefill'], 'unnamed'),
   }),
 )
 

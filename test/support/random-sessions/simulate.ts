@@ -204,6 +204,7 @@ class Simulation {
       ...(attempt?.isNamed === true && index > 0 ? { retryOf: this.#turns[index - 1]?.id } : {}),
       forced: {},
       delivery: deliveryOf(outcome, op.flaws),
+      ...(op.flaws.steering === 'unnamed' || op.flaws.steering.length === 0 ? {} : { steeredBy: op.flaws.steering }),
       ...(outcome === 'partial' || outcome === 'failed' ? { failure: FAILURE } : {}),
     }
     const response = outcome === 'failed' ? undefined : this.#answer({ promptIds, op }, attempt)
@@ -231,6 +232,7 @@ class Simulation {
       choices: attempt?.outcome === 'partial' ? choices.map(cut) : choices,
       grade: flaws.grade,
       gradeReasons: flaws.grade === 'exact' ? [] : ['the script says so'],
+      logprobMode: flaws.steering.length === 0 ? 'raw' : 'grammar',
       ...(weightVersion === undefined ? {} : { weightVersion }),
     }
   }

@@ -35,6 +35,7 @@ export function situationsOf(trial: OpenTrial): Record<string, boolean> {
     'weights known midway': choices.some(({ weightSpans }) => (weightSpans?.[0]?.from ?? 0) > 0),
     'missing logprob': choices.some(({ logprobs }) => logprobs.some(Number.isNaN)),
     'doubtful ids': has(({ response }) => response !== undefined && response.grade !== 'exact'),
+    'under a grammar': has(({ response }) => response?.logprobMode === 'grammar'),
     undelivered: has(({ delivery }) => delivery === 'undelivered'),
     'failed midway': has(({ failure, response }) => failure !== undefined && response !== undefined),
     'no answer': has(({ response }) => response === undefined || response.choices.length === 0),

@@ -1,6 +1,6 @@
 import * as fc from 'fast-check'
 import { requestReader } from '../../../src/compose/read-request.ts'
-import type { Turn } from '../../../src/model/turn.ts'
+import { Steering, type Turn } from '../../../src/model/turn.ts'
 import { buildSession, type Weighting } from '../../../src/trajectory/build-session.ts'
 import { builders } from '../../../src/trajectory/builders/index.ts'
 import type { Builder } from '../../../src/trajectory/builders/builder.ts'
@@ -32,6 +32,7 @@ const filter: fc.Arbitrary<CallFilter> = fc.oneof(
         maxTokens: fc.option(fc.integer({ min: 1, max: 60 }), { nil: undefined, freq: 2 }),
         minSampledTokens: fc.nat({ max: 3 }),
         parserFailures: fc.constantFrom('keep', 'exclude'),
+        allowSteered: fc.constantFrom<Steering[]>([], ['tool-choice'], [...Steering.options]),
         requireLogprobs: fc.boolean(),
         requireDelivery: fc.boolean(),
       })

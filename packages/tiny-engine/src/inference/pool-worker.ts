@@ -1,15 +1,7 @@
 import type { Worker } from 'node:worker_threads'
 import type { BackendKind } from './backend.ts'
 import { NativeGate } from './native-gate.ts'
-import type {
-  FromWorker,
-  ScoreRequest,
-  SequenceRequest,
-  TaskEvent,
-  ToWorker,
-  WorkerData,
-  WorkerSettings,
-} from './protocol.ts'
+import type { FromWorker, TaskEvent, ToWorker, WorkerData, WorkerSettings } from './protocol.ts'
 
 /** A worker could not start or has died. Its work is lost and may be requested again. */
 export class WorkerLostError extends Error {
@@ -76,16 +68,11 @@ export class PoolWorker {
     return this.#listeners.size
   }
 
-  sample(task: number, request: SequenceRequest, listener: TaskListener): void {
-    this.#begin({ type: 'sample', task, request }, listener)
-  }
-
-  score(task: number, request: ScoreRequest, listener: TaskListener): void {
-    this.#begin({ type: 'score', task, request }, listener)
-  }
-
-  setOutputBias(task: number, bias: Float32Array, listener: TaskListener): void {
-    this.#begin({ type: 'set-output-bias', task, bias }, listener)
+  /** Starts a task. Throws if the worker is lost. */
+  begin(message: Extract<ToWorker, { type: 'sample' | 'score' | 'set-output-bias' }>, listener: TaskListener): void {
+    if (this.#lost !== undefined) throw this.#lost
+    this.#listeners.set(message.task, listener)
+    this.#post(message)
   }
 
   grant(task: number, tokens: number): void {
@@ -113,12 +100,6 @@ export class PoolWorker {
   /** Makes it safe to terminate the thread, now or with the process. No further events follow. */
   halt(): void {
     this.#gate.shut(HALT_TIMEOUT_MS)
-  }
-
-  #begin(message: ToWorker & { task: number }, listener: TaskListener): void {
-    if (this.#lost !== undefined) throw this.#lost
-    this.#listeners.set(message.task, listener)
-    this.#post(message)
   }
 
   #post(message: ToWorker): void {

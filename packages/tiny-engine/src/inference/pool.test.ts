@@ -112,7 +112,7 @@ test('invalid prompts are rejected immediately', async () => {
   expect(open([])).toThrow(PromptError)
   expect(open([6400])).toThrow('6400')
   expect(open([-1])).toThrow('-1')
-  expect(open({ length: 32_768 })).toThrow('32768 at most')
+  expect(open({ length: 32_768 })).toThrow('the limit of the model is 32768')
   await expect(pool.score(promptIds, Int32Array.of(7000))).rejects.toThrow('7000')
 })
 

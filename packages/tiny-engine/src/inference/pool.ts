@@ -136,13 +136,16 @@ export class InferencePool implements AsyncDisposable {
     const worker = this.#chooseWorker(promptIds)
     const { promise, resolve, reject } = Promise.withResolvers<Float32Array>()
     const request = { promptIds, ids, stepTokens: options.stepTokens ?? 1 }
-    worker.score(++this.#lastNumber, request, {
-      event(event) {
-        if (event.type === 'scored') resolve(event.logprobs)
-        if (event.type === 'failed') reject(new Error(event.message))
+    worker.begin(
+      { type: 'score', task: ++this.#lastNumber, request },
+      {
+        event(event) {
+          if (event.type === 'scored') resolve(event.logprobs)
+          if (event.type === 'failed') reject(new Error(event.message))
+        },
+        lost: reject,
       },
-      lost: reject,
-    })
+    )
     return promise
   }
 
@@ -160,7 +163,8 @@ export class InferencePool implements AsyncDisposable {
       this.#workers.map((worker) => {
         const { promise, resolve } = Promise.withResolvers<void>()
         // A dead worker uses no weights any more, and its replacement starts with these.
-        worker.setOutputBias(++this.#lastNumber, copy, { event: () => resolve(), lost: () => resolve() })
+        const message = { type: 'set-output-bias', task: ++this.#lastNumber, bias: copy } as const
+        worker.begin(message, { event: () => resolve(), lost: () => resolve() })
         return promise
       }),
     )
@@ -228,7 +232,8 @@ export class InferencePool implements AsyncDisposable {
       signal.throwIfAborted()
       if (home.worker === undefined || home.worker.isLost) home.worker = this.#chooseWorker(promptIds)
       const seed = request.seed + choice
-      home.worker.sample(task, { request: number, promptIds, sampling, seed, credit: CREDIT_TOKENS }, listener)
+      const sequence = { request: number, promptIds, sampling, seed, credit: CREDIT_TOKENS }
+      home.worker.begin({ type: 'sample', task, request: sequence }, listener)
       signal.addEventListener('abort', abort, { once: true })
       return home.worker
     }
@@ -256,7 +261,7 @@ export class InferencePool implements AsyncDisposable {
     if (promptIds.length === 0) throw new PromptError('The prompt has no tokens.')
     if (promptIds.length + further > this.shape.maxLength) {
       throw new PromptError(
-        `The prompt has ${promptIds.length} tokens and ${further} more are wanted; the model reads ${this.shape.maxLength} at most.`,
+        `The prompt has ${promptIds.length} tokens and ${further} more are requested; the limit of the model is ${this.shape.maxLength}.`,
       )
     }
     this.#assertKnown(promptIds)

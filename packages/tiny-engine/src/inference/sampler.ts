@@ -1,21 +1,8 @@
 import type { SampledToken, SamplingParams } from '../policies/policy.ts'
 import type { Random } from './random.ts'
 
-/** Sampling parameters of a request. */
-export type SamplerParams = Pick<
-  SamplingParams,
-  | 'temperature'
-  | 'topP'
-  | 'topK'
-  | 'minP'
-  | 'repetitionPenalty'
-  | 'presencePenalty'
-  | 'frequencyPenalty'
-  | 'logitBias'
-  | 'minTokens'
-  | 'stopTokenIds'
-  | 'topLogprobs'
->
+/** Sampling parameters that choose a token. */
+export type SamplerParams = Omit<SamplingParams, 'seed' | 'maxTokens' | 'stop' | 'ignoreEos' | 'n'>
 
 /** Earlier tokens, for penalties and `minTokens`. */
 export interface TokenHistory {
@@ -31,15 +18,16 @@ export interface TokenHistory {
 const GREEDY_BELOW = 1e-5
 
 /**
- * Draws the next token in vLLM's order: logit bias, `minTokens`, penalties; temperature; minP, topK, topP. Reports the raw
- * distribution of `logits`, whatever the parameters are.
+ * Draws the next token in vLLM's order: grammar; logit bias, `minTokens`, penalties; temperature; minP, topK, topP. Reports
+ * the raw distribution of the logits that the grammar left, whatever the other parameters are.
  */
 export function sampleToken(
-  logits: Float32Array,
+  modelLogits: Float32Array,
   params: SamplerParams,
   history: TokenHistory,
   random: Random,
 ): SampledToken {
+  const logits = history.length === 0 ? maskLogits(modelLogits, params.firstIds) : modelLogits
   const scores = adjustLogits(logits, params, history)
   const id = params.temperature < GREEDY_BELOW ? indexOfLargest(scores) : draw(scores, params, random)
   const logNormaliser = logSumExp(logits)
@@ -60,6 +48,13 @@ export function logSumExp(logits: Float32Array): number {
   let sum = 0
   for (let id = 0; id < logits.length; id++) sum += Math.exp(logits[id]! - largestLogit)
   return largestLogit + Math.log(sum)
+}
+
+function maskLogits(logits: Float32Array, permitted: readonly number[] | undefined): Float32Array {
+  if (permitted === undefined) return logits
+  const masked = new Float32Array(logits.length).fill(-Infinity)
+  for (const id of permitted) masked[id] = logits[id]!
+  return masked
 }
 
 function adjustLogits(logits: Float32Array, params: SamplerParams, history: TokenHistory): Float32Array {

@@ -10,6 +10,8 @@ export interface SamplingParams {
   presencePenalty: number
   frequencyPenalty: number
   logitBias: ReadonlyMap<number, number>
+  /** A grammar permits only these ids as the first token of an answer. Absent: no grammar. */
+  firstIds?: readonly number[]
   /** Absent: drawn at random. Choice i of several uses seed + i. */
   seed?: number
   maxTokens: number
@@ -40,8 +42,8 @@ export interface GenerationRequest {
 export interface SampledToken {
   id: number
   /**
-   * Log probability in the raw distribution, before temperature, penalties and filters, as vLLM's default
-   * `raw_logprobs`.
+   * Log probability in the raw distribution, before temperature, penalties and filters but after a grammar, as vLLM's
+   * default `raw_logprobs`.
    */
   logprob: number
   /** 0-based rank of the sampled token in the raw distribution: vLLM's rank minus one. */

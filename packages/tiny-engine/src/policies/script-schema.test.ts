@@ -49,7 +49,7 @@ default: {text: What?}
     expect(problemsOf({ default: { fault: { kind: 'status', status: 200 } } })).toContain('default.fault.status:')
     expect(problemsOf({ default: { fault: { kind: 'nope' } } })).toContain('default.fault.kind:')
     expect(problemsOf({ default: { fault: [{ kind: 'cut' }] } })).toContain('default.fault.0.after_tokens:')
-    expect(problemsOf({ default: { tokens: 3, text: 'x' } })).toContain('default.tokens: takes the place')
+    expect(problemsOf({ default: { tokens: 3, text: 'x' } })).toContain('default.tokens: cannot be combined with text')
     expect(problemsOf({ default: { tool_calls: [{ name: 'a b' }] } })).toContain('default.tool_calls.0.name:')
     expect(problemsOf({ scenarios: { a: [] } })).toContain('scenarios.a:')
   })
@@ -58,7 +58,7 @@ default: {text: What?}
     expect(parseScript({}).model).toEqual({ images: false })
     const model = { context_tokens: 200_000, images: true }
     expect(parseScript({ model }).model).toEqual(model)
-    expect(problemsOf({ model, logprobs: 'model' })).toContain('model: cannot differ')
+    expect(problemsOf({ model, logprobs: 'model' })).toContain('model: must be that of the embedded model')
   })
 
   test('reports the position of a YAML error, and rejects an empty file', () => {

@@ -26,8 +26,8 @@ const FaultStep = z
       times,
     }),
     z.strictObject({
-      kind: z.literal('stall').describe('Say nothing for a while, then go on'),
-      ms: milliseconds.describe('How long, in milliseconds'),
+      kind: z.literal('stall').describe('Send nothing for some time, then continue'),
+      ms: milliseconds.describe('Duration in milliseconds'),
       after_tokens: afterTokens.optional().describe('After that many streamed tokens; absent: before any header'),
       times,
     }),
@@ -44,20 +44,20 @@ const FaultStep = z
       times,
     }),
     z.strictObject({
-      kind: z.literal('omit').describe('Leave out fields that were asked for'),
+      kind: z.literal('omit').describe('Omit requested fields'),
       fields: z
         .array(z.enum(['token_ids', 'prompt_token_ids', 'logprobs', 'usage']))
         .nonempty()
-        .describe('Which ones'),
+        .describe('Omitted fields'),
       times,
     }),
     z.strictObject({
       kind: z.literal('wrong-length').describe('Drop the first id or log probability, so that counts do not agree'),
-      field: z.enum(['token_ids', 'logprobs']).describe('Where one is dropped'),
+      field: z.enum(['token_ids', 'logprobs']).describe('List that loses an entry'),
       times,
     }),
   ])
-  .describe('Something to do wrong on purpose')
+  .describe('An intended fault')
 export type FaultStep = z.infer<typeof FaultStep>
 
 const ToolCall = z.strictObject({
@@ -68,34 +68,34 @@ const ToolCall = z.strictObject({
   arguments: z
     .union([z.record(z.string(), z.json()), z.string()])
     .default({})
-    .describe('An object, or a string that is sampled as it is and may be broken JSON on purpose'),
+    .describe('An object, or a string that is sampled unchanged and may be invalid JSON'),
 })
 
 const Step = z
   .strictObject({
-    reasoning: z.string().optional().describe('Thinking, sampled as a <think> block in front'),
-    text: z.string().optional().describe('What is said'),
+    reasoning: z.string().optional().describe('Reasoning, sampled as a <think> block before the text'),
+    text: z.string().optional().describe('Text of the answer'),
     tool_calls: z.array(ToolCall).default([]).describe('Calls after the text, in the form of the chat template'),
     tokens: z
       .int()
       .positive()
       .max(1_000_000)
       .optional()
-      .describe('In place of words: that many pseudo-random ordinary tokens, the same every time; for load'),
+      .describe('Instead of text: this many pseudo-random ordinary tokens, always the same, for load tests'),
     first_token_ms: milliseconds.default(0).describe('Wait before the first token'),
     per_token_ms: milliseconds.default(0).describe('Time between tokens; 0 sends them as fast as they are read'),
     finish: z
       .enum(['stop', 'length'])
       .default('stop')
-      .describe('length: the turn breaks off without an end-of-turn token, as if max_tokens had been reached'),
+      .describe('length: the turn ends without an end-of-turn token, as at max_tokens'),
     fault: z
       .union([FaultStep, z.array(FaultStep)])
       .default([])
-      .describe('One fault or several; each request takes the first that has `times` left'),
+      .describe('One fault or several; each request uses the first fault with `times` left'),
   })
   .refine((step) => step.tokens === undefined || (step.text ?? step.reasoning) === undefined, {
     path: ['tokens'],
-    error: 'takes the place of text and reasoning',
+    error: 'cannot be combined with text or reasoning',
   })
   .describe('One assistant turn')
 export type Step = z.infer<typeof Step>
@@ -114,11 +114,11 @@ const PlayedModel = z.strictObject({
     .min(256)
     .max(10_000_000)
     .optional()
-    .describe('Prompt and answer together; absent: 32768, what the embedded model can'),
+    .describe('Limit of prompt and answer in tokens; absent: 32768, the limit of the embedded model'),
   images: z
     .boolean()
     .default(false)
-    .describe('Take images as a vision model does; in the prompt each is a word made from its digest'),
+    .describe('Accept images, as a vision model does; the prompt contains a word with the digest of each image'),
 })
 
 export const Script = z
@@ -133,17 +133,19 @@ export const Script = z
         'By name: turns for a conversation with the marker SCRIPT:name (or SCRIPT:name#nonce) in a user message',
       ),
     order: Steps.optional().describe('Turns for requests without a marker, in order of arrival'),
-    repeat: z.enum(['last', 'cycle', 'error']).default('last').describe('What follows the last turn of `order`'),
-    default: Step.optional().describe('The turn when nothing else fits'),
+    repeat: z.enum(['last', 'cycle', 'error']).default('last').describe('Behaviour after the last turn of `order`'),
+    default: Step.optional().describe('Turn of all other requests'),
     logprobs: z
       .enum(['synthetic', 'model'])
       .default('synthetic')
-      .describe('synthetic: made up from the ids, cheap; model: what the model gives the scripted tokens'),
-    model: PlayedModel.prefault({}).describe('The model this plays, where it differs from the embedded one'),
+      .describe(
+        'synthetic: computed from the ids, which is fast; model: the log probabilities of the model for the scripted tokens',
+      ),
+    model: PlayedModel.prefault({}).describe('Properties of the imitated model that differ from the embedded model'),
   })
   .refine(({ logprobs, model }) => logprobs === 'synthetic' || (model.context_tokens === undefined && !model.images), {
     path: ['model'],
-    error: 'cannot differ from the embedded model that is asked for log probabilities',
+    error: 'must be that of the embedded model, which computes the log probabilities',
   })
 export type Script = z.infer<typeof Script>
 /** A script before defaults are applied. */

@@ -133,7 +133,7 @@ describe('chooseStep()', () => {
 
   test('rejects a request without a turn', () => {
     const bare = parseScript({ scenarios: { a: [{ text: 'x' }] } })
-    expect(() => chooseStep(bare, undefined, () => 0)).toThrow('nothing to say to a request without a marker')
+    expect(() => chooseStep(bare, undefined, () => 0)).toThrow('no turn for a request without a marker')
     expect(() => chooseStep(bare, { scenario: 'b', nonce: '', turn: 1 }, () => 0)).toThrow('turn 2 of b')
   })
 })

@@ -23,7 +23,7 @@ const MAX_FAULT_COUNTERS = 10_000
  */
 export function createScriptPolicy(script: Script, deps: ScriptPolicyDeps): Policy {
   if (script.logprobs === 'model' && deps.score === undefined) {
-    throw new EngineSetupError('The script asks for log probabilities of the model, but no model is loaded.')
+    throw new EngineSetupError('The script requires log probabilities of the model, but no model is loaded.')
   }
   const encode = createTurnEncoder(deps.tokenizer)
   const faultsTaken = new Map<string, number>()
@@ -88,11 +88,14 @@ export function chooseStep(script: Script, place: Place | undefined, takeNumber:
     const index = orderIndex(number, script.order.length, script.repeat)
     const step = script.order[index]
     if (step !== undefined) return { step, key: `order/${index}` }
-    throw new EngineError(400, `The script has ${script.order.length} turns in order; this is request ${number + 1}.`)
+    throw new EngineError(
+      400,
+      `\`order\` of the script has ${script.order.length} turns, but this is request ${number + 1}.`,
+    )
   }
   if (script.default !== undefined) return { step: script.default, key: `default#${place?.nonce ?? ''}` }
   const wanted = place === undefined ? 'a request without a marker' : `turn ${place.turn + 1} of ${place.scenario}`
-  throw new EngineError(400, `The script has nothing to say to ${wanted}.`)
+  throw new EngineError(400, `The script has no turn for ${wanted}.`)
 }
 
 function orderIndex(number: number, length: number, repeat: Script['repeat']): number {

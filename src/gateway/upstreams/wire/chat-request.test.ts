@@ -30,6 +30,17 @@ function bodyOf(fields: Partial<TurnRequest>): Record<string, unknown> {
 }
 
 describe('renderChatBody()', () => {
+  test('a rewritten chat request keeps its allowed template variables and its reasoning effort', () => {
+    const body = { chat_template_kwargs: { enable_thinking: false, chat_template: 'x' }, reasoning_effort: 'low' }
+    const wire = { api: 'rewritten', text: JSON.stringify(body), body }
+    const reasoning = { enabled: true, effort: 'low' }
+    const rendered = bodyOf({ dialect: 'openai-chat', reasoning, wire })
+    expect(rendered).toMatchObject({ chat_template_kwargs: { enable_thinking: false }, reasoning_effort: 'low' })
+    expect(rendered['chat_template_kwargs']).not.toHaveProperty('chat_template')
+    // Other APIs have no such field.
+    expect(bodyOf({ dialect: 'anthropic-messages', wire })).not.toHaveProperty('chat_template_kwargs')
+  })
+
   test('relays a request of the same wire byte for byte, except for necessary changes', () => {
     const text =
       '{"model":"m", "temperature": 1.0, "seed": 12345678901234567890, "messages":[{"role":"developer","content":"é\\u00e9"},' +

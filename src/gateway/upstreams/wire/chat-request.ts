@@ -1,6 +1,6 @@
 import { replaceValues, setMembers, type JsonEdit } from '../../../lib/json/json-edit.ts'
 import { keepShape } from '../../../lib/json/json-shape.ts'
-import { isJson } from '../../../lib/json/json-text.ts'
+import { isJson, parseJsonObject } from '../../../lib/json/json-text.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../../model/message.ts'
 import type { SentSampling } from '../../../model/turn-sampling.ts'
 import type { ResponseFormat, Sampling, TurnRequest } from '../../../model/turn.ts'
@@ -22,7 +22,8 @@ export interface ChatBody {
 export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>, fields: ChatFields): ChatBody {
   const imposed = { ...imposedSampling(request), ...forced }
   if (request.wire.api !== 'openai-chat') {
-    return { text: JSON.stringify({ ...toChatBody(request), ...imposed }), dropped: [] }
+    const body = { ...toChatBody(request), chat_template_kwargs: templateSwitches(request, fields), ...imposed }
+    return { text: JSON.stringify(body), dropped: [] }
   }
   const kept = keepShape(request.wire.text, request.wire.body, hasNoFunction(request) ? withoutTools(fields) : fields)
   const { text } = kept
@@ -33,6 +34,13 @@ export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject
     return { text: setMembers(text, { ...imposed, messages: toChatMessages(request.messages) }), dropped }
   }
   return { text: setMembers(replaceValues(text, messageEdits(request)), imposed), dropped }
+}
+
+/** Returns the allowed template variables of a Chat Completions request, which other APIs do not have. */
+export function templateSwitches({ dialect, wire }: TurnRequest, { members }: ChatFields): WireObject | undefined {
+  const [given, shape] = [wire.body['chat_template_kwargs'], members['chat_template_kwargs']]
+  if (dialect !== 'openai-chat' || given == null || shape === undefined) return undefined
+  return parseJsonObject(keepShape(JSON.stringify(given), given, shape).text)
 }
 
 /** Engines reject an empty list of tools, and a tool choice without tools. */
@@ -148,10 +156,14 @@ function toChatBody(request: TurnRequest): WireObject {
     tool_choice: tools.length === 0 || toolChoice === undefined ? undefined : toChatChoice(toolChoice),
     parallel_tool_calls: tools.length === 0 ? undefined : request.parallelToolCalls,
     response_format: responseFormat === undefined ? undefined : toChatFormat(responseFormat),
-    reasoning_effort: reasoning?.enabled === false ? 'none' : reasoning?.effort,
+    reasoning_effort: reasoningEffort(reasoning),
     ...toChatSampling(sampling),
     n: sampling.n === 1 ? undefined : sampling.n,
   })
+}
+
+export function reasoningEffort(reasoning: TurnRequest['reasoning']): string | undefined {
+  return reasoning?.enabled === false ? 'none' : reasoning?.effort
 }
 
 function toChatSampling(sampling: Partial<Sampling>): WireObject {

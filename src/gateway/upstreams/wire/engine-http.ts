@@ -158,6 +158,9 @@ export function rejectionError(rejection: Rejection, base: string): RolloutError
   if (status >= 300 && status < 400) {
     return new RolloutError('upstream.failed', `The engine at ${base} answered with a redirect (${status}).`)
   }
+  if (isUnknownModel(rejection)) return new RolloutError('upstream.refused', message, { ...fields, status })
+  // llama.cpp answers with a 500.
+  if (status === 500 && UNSUPPORTED_MEDIA.test(message)) return new RolloutError('upstream.refused', message, fields)
   const code = status >= 500 && OUT_OF_MEMORY.test(message) ? 'upstream.out-of-memory' : rejectionCode(status)
   // An engine that rejects the gateway's key or path is misconfigured; the harness's key and path were valid.
   if (status === 401 || status === 403 || status === 404) {
@@ -169,7 +172,19 @@ export function rejectionError(rejection: Rejection, base: string): RolloutError
 function rejectionCode(status: number): FailureCode {
   if (status === 429) return 'upstream.rate-limited'
   if (status === 503) return 'upstream.overloaded'
+  // A proxy whose engine is not running, or does not answer.
+  if (status === 502 || status === 504) return 'upstream.unreachable'
   return status < 500 ? 'upstream.refused' : 'upstream.failed'
+}
+
+const UNSUPPORTED_MEDIA = /(?:image|audio|video)s? input is not supported/i
+
+/** A 404 of vLLM, SGLang, llama.cpp or OpenAI. A missing path has another message. */
+function isUnknownModel({ status, message, param, labels }: Rejection): boolean {
+  if (status !== 404) return false
+  return (
+    param === 'model' || labels.includes('model_not_found') || /\bmodel\b.*(?:does not exist|not found)/i.test(message)
+  )
 }
 
 /** Messages of CUDA, PyTorch and the engines. */

@@ -2,9 +2,10 @@ import * as z from 'zod'
 import { isEqualIds } from '../../../lib/collections/common-prefix.ts'
 import { failureClasses, RolloutError, toFailure, type Failure } from '../../../model/failure.ts'
 import type { WireEvent } from '../../wire-event.ts'
-import type { DefaultSampling } from '../../../model/turn-sampling.ts'
-import type { TurnRequest, Usage } from '../../../model/turn.ts'
-import type { Capabilities, Finding, ProbeReport, UpstreamReply } from '../upstream.ts'
+import type { DefaultSampling, HiddenDefault } from '../../../model/turn-sampling.ts'
+import type { FinishReason, TurnRequest, Usage } from '../../../model/turn.ts'
+import { continuationOf, type Capabilities, type Finding, type ProbeReport, type UpstreamReply } from '../upstream.ts'
+import type { ToolFormat } from './answer-text.ts'
 import { contextOf, type EngineHttp } from './engine-http.ts'
 
 /** How one kind of engine is probed, and the advice for its users. */
@@ -18,10 +19,16 @@ export interface ProbeSubject {
   assumed: Capabilities
   readVersion(signal: AbortSignal): Promise<string | undefined>
   /** Sends a call that requests ids, and streams it if the request does, even where streams are known to lose ids. */
-  send(request: TurnRequest, options: { signal: AbortSignal; promptIds?: Int32Array }): Promise<UpstreamReply>
-  /** Endpoints that return the prompt ids of a chat request. */
-  render?: Endpoint
-  tokenise?: Endpoint
+  send(
+    request: TurnRequest,
+    options: { signal: AbortSignal; promptIds?: Int32Array; tokenIn?: Capabilities['tokenIn'] },
+  ): Promise<UpstreamReply>
+  /** Endpoints that return the prompt ids of a chat request, the best first. */
+  renderings: readonly Rendering[]
+  /** Requests that may accept prompts as ids, the best first. */
+  tokenIn: readonly Exclude<Capabilities['tokenIn'], 'none'>[]
+  /** Returns how the model writes tool calls; undefined when the gateway cannot parse them. */
+  readToolFormat?(model: string, signal: AbortSignal): Promise<ToolFormat | undefined>
   /** Returns the default sampling parameters; undefined when the engine does not report them. */
   readDefaults?(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined>
   /** Known defects in the streams of a version; undefined when a probe has to test them. */
@@ -40,10 +47,9 @@ export interface ProbeSubject {
   }
 }
 
-interface Endpoint {
+interface Rendering {
+  id: Exclude<Capabilities['render'], 'none'>
   name: string
-  /** Whether it returns the prompt of a chat request. Otherwise it tokenises a text. */
-  isPrompt: boolean
   /** Returns undefined when the engine does not have the endpoint. */
   query(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined>
 }
@@ -54,11 +60,14 @@ export const samplingFields = {
   top_p: z.number().nullish(),
   top_k: z.number().nullish(),
   min_p: z.number().nullish(),
+  repetition_penalty: z.number().nullish(),
 } as const
 
 export interface SamplingDefaults extends z.infer<z.ZodObject<typeof samplingFields>> {
   /** The model's own generation_config applies, and its values are unknown. */
   ofModel?: boolean
+  /** Parameters with a default of the server whose value is unknown. */
+  hidden?: readonly HiddenDefault[]
 }
 
 /** Tests what an engine can do, with a few requests of few tokens. */
@@ -72,14 +81,25 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     const outcome = await callOnce(subject, { ...call, model }, signal)
     // Sampling is random, and a temporary failure shows nothing about the engine's capabilities.
     const isBad = outcome.failure !== undefined && failureClasses[outcome.failure.code].retryable
-    return isBad ? callOnce(subject, { ...call, model }, signal) : outcome
+    const last = isBad ? await callOnce(subject, { ...call, model }, signal) : outcome
+    // An engine that is too busy to answer shows nothing about its capabilities either.
+    if (last.failure !== undefined && BUSY.has(last.failure.code)) {
+      throw new RolloutError(last.failure.code, `The engine at ${subject.http.base} is busy: ${last.failure.message}`)
+    }
+    return last
+  }
+
+  // A server may reject alternatives of tokens (--max-logprobs). Then the only candidate is the likeliest token.
+  const tryLikeliest = async (call: ProbeCall): Promise<Outcome> => {
+    const outcome = await tryCall({ ...call, alternatives: 5 })
+    return outcome.failure === undefined ? outcome : tryCall({ ...call, topK: 1 })
   }
 
   const whole = await tryCall({ temperature: 1 })
-  const tools = await tryCall({ tools: true, stream: subject.knownStreams(version) === undefined, maxTokens: 24 })
-  const cooler = await tryCall({ temperature: 0.5 })
+  const callsTool = { tools: true, maxTokens: TOOL_TOKENS }
+  const tools = await tryCall({ ...callsTool, stream: subject.knownStreams(version) === undefined })
   const contextTokens = card === undefined ? undefined : contextOf(card)
-  const findings: Found[] = [
+  const found: Found[] = [
     findVersion(version),
     findModels(
       model,
@@ -88,24 +108,31 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     findIdsOut(whole, subject),
     findTools(tools, subject),
     findIdsInStreams(tools, whole, version, subject),
-    await findTokenIn(whole, tryCall, subject),
-    await findPrompt('render', whole, model, subject, signal),
-    await findPrompt('tokenise', whole, model, subject, signal),
+    await findTokenIn(whole, tryCall, subject, () => subject.readToolFormat?.(model, signal)),
+    await findRender([probeRequest({ model }), probeRequest({ model, ...callsTool })], [whole, tools], subject, signal),
     findWeightVersion(whole, subject),
-    await findLogprobs(whole, cooler, tryCall, subject),
-    ...findSampling(await subject.readDefaults?.(model, signal).catch(() => undefined), subject.advice.sampling),
+    await findLogprobs(
+      await tryLikeliest({ temperature: 1 }),
+      await tryLikeliest({ temperature: 0.5 }),
+      (call) => tryCall({ ...call, alternatives: undefined }),
+      subject,
+    ),
+    ...(await findDefaults(subject, model, signal)),
     findContext(contextTokens),
   ]
-  const capabilities = Object.assign({ ...subject.assumed }, ...findings.map(({ capability }) => capability))
+  const capabilities: Capabilities = Object.assign({ ...subject.assumed }, ...found.map(({ capability }) => capability))
+  const findings = [...found, findContinuation(capabilities, subject)]
   return {
     kind: subject.kind,
     url: subject.http.base,
     version,
     model,
-    capabilities: capabilities as Capabilities,
+    capabilities,
     findings: findings.map(({ capability: _, ...finding }) => finding),
   }
 }
+
+const BUSY: ReadonlySet<string> = new Set(['upstream.overloaded', 'upstream.rate-limited'])
 
 interface Found extends Finding {
   capability?: Partial<Capabilities>
@@ -121,7 +148,10 @@ interface ProbeCall {
   stream?: boolean
   tools?: boolean
   logprobs?: boolean
+  /** Number of alternatives of each token; absent: as many as capture needs. */
+  alternatives?: number
   promptIds?: Int32Array
+  tokenIn?: Capabilities['tokenIn']
 }
 
 interface Outcome {
@@ -131,6 +161,7 @@ interface Outcome {
   /** Log probability of the likeliest first token. */
   best: number | undefined
   text: string
+  finishReason: FinishReason | undefined
   usage: Usage | undefined
   weightVersion: string | undefined
   failure: Failure | undefined
@@ -147,13 +178,14 @@ async function callOnce(
     logprobs: 0,
     best: undefined,
     text: '',
+    finishReason: undefined,
     usage: undefined,
     weightVersion: undefined,
     failure: undefined,
   }
   try {
     const request = probeRequest({ ...call, logprobs: subject.requestsLogprobs })
-    const reply = await subject.send(request, { signal, promptIds: call.promptIds })
+    const reply = await subject.send(request, { signal, promptIds: call.promptIds, tokenIn: call.tokenIn })
     for await (const batch of reply.events) for (const event of batch) note(outcome, event)
   } catch (error) {
     outcome.failure = toFailure(error)
@@ -176,6 +208,7 @@ function note(outcome: Outcome, event: WireEvent): void {
       outcome.ids += event.ids?.length ?? 0
       outcome.logprobs += event.logprobs?.filter((value) => !Number.isNaN(value)).length ?? 0
       outcome.text += event.text ?? ''
+      outcome.finishReason = event.finishReason ?? outcome.finishReason
       outcome.best ??= bestOf(event.wire?.['logprobs'])
       return
     case 'usage':
@@ -213,6 +246,7 @@ export function probeRequest(call: ProbeCall & { model: string }): TurnRequest {
     tools = false,
     logprobs = true,
     isPlain = false,
+    alternatives = 0,
     promptIds,
   } = call
   // With ids as the prompt the text differs, to detect an engine that reads the text instead.
@@ -224,7 +258,7 @@ export function probeRequest(call: ProbeCall & { model: string }): TurnRequest {
     ...(isPlain ? {} : { temperature }),
     ...(topK === undefined ? {} : { top_k: topK }),
     stream,
-    ...(logprobs ? { logprobs, top_logprobs: 5 } : {}),
+    ...(logprobs ? { logprobs, top_logprobs: alternatives } : {}),
     ...(tools ? { tools: [WEATHER_TOOL] } : {}),
   }
   return {
@@ -239,6 +273,29 @@ export function probeRequest(call: ProbeCall & { model: string }): TurnRequest {
     wire: { api: 'openai-chat', text: JSON.stringify(body), body },
   }
 }
+
+/** Returns a request whose conversation has a call of a tool, and the name of the tool. */
+export function callingRequest(model: string): { request: TurnRequest; name: string } {
+  const { name } = WEATHER_TOOL.function
+  const request = probeRequest({ model, tools: true })
+  const [asked] = request.messages
+  const call = { id: 'call_1', name, arguments: '{"city": "Paris"}' }
+  return {
+    name,
+    request: {
+      ...request,
+      messages: [
+        asked!,
+        { role: 'assistant', content: [], toolCalls: [call] },
+        { role: 'tool', toolCallId: call.id, content: [{ type: 'text', text: 'sunny' }] },
+      ],
+      wire: { ...request.wire, api: 'rewritten' },
+    },
+  }
+}
+
+/** Enough for a short sentence and a call. */
+const TOOL_TOKENS = 96
 
 const WEATHER_TOOL = {
   type: 'function',
@@ -316,26 +373,26 @@ function findIdsOut(whole: Outcome, { advice }: ProbeSubject): Found {
       }
 }
 
-function findTools(tools: Outcome, { advice }: ProbeSubject): Found {
+function findTools(tools: Outcome, subject: Pick<ProbeSubject, 'advice'>): Found {
   if (tools.failure !== undefined) {
     return {
       about: 'tools',
       verdict: 'blocking',
       evidence: `rejected: ${tools.failure.message}`,
-      meaning: joinSentences('Agents send tools with almost every call.', advice.tools),
+      meaning: joinSentences('Agents send tools with almost every call.', subject.advice.tools),
     }
   }
   // Text that the parser of this model would have removed.
-  if (/<tool_call>|"name"\s*:\s*"get_weather"|<function=get_weather/.test(tools.text)) {
-    return {
-      about: 'tools',
-      verdict: 'limited',
-      evidence: `the model called a tool, and the call arrived as text: ${tools.text.trim().slice(0, 60)}`,
-      meaning: joinSentences(
-        'Agents receive no tool calls. The parser is missing or belongs to another model.',
-        advice.tools,
-      ),
-    }
+  const isCall = /<tool_call>|"name"\s*:\s*"get_weather"|<function=get_weather/.test(tools.text)
+  if (isCall) {
+    // Parsers of several engines return a cut call as text.
+    const isCut = tools.finishReason === 'length'
+    const shown = `${isCut ? 'the model began a call' : 'the model called a tool, and the call arrived as text'}: ${tools.text.trim().slice(0, 60)}`
+    const meaning = isCut
+      ? `The call did not end within ${TOOL_TOKENS} tokens, so it is unknown whether calls are parsed.`
+      : 'Agents receive no tool calls. The parser is missing or belongs to another model.'
+    const advice = isCut ? undefined : subject.advice.tools
+    return { about: 'tools', verdict: 'limited', evidence: shown, meaning: joinSentences(meaning, advice) }
   }
   const meaning =
     'The engine accepts tools. Whether calls of this model are parsed is known only after the model makes one.'
@@ -383,66 +440,92 @@ function findIdsInStreams(tools: Outcome, whole: Outcome, version: string | unde
 async function findTokenIn(
   whole: Outcome,
   tryCall: (call: ProbeCall) => Promise<Outcome>,
-  { assumed, advice }: ProbeSubject,
+  { tokenIn, advice }: ProbeSubject,
+  readToolFormat: () => Promise<ToolFormat | undefined> | undefined,
 ): Promise<Found> {
   const about = 'token-in'
-  const without = {
-    about,
-    verdict: 'limited',
-    meaning: joinSentences(
-      'The engine renders every prompt: where this changes earlier tokens, a new training sample begins.',
-      advice.tokenIn,
-    ),
-    capability: { tokenInChat: false },
-  } as const
-  const promptIds = whole.promptIds
-  if (!assumed.tokenInChat) return { ...without, evidence: 'this kind of engine does not have it' }
-  if (promptIds === undefined) return { ...without, evidence: 'could not be tested without prompt ids' }
-  const outcome = await tryCall({ promptIds })
-  if (outcome.failure !== undefined) return { ...without, evidence: `rejected: ${outcome.failure.message}` }
-  if (outcome.promptIds === undefined || !isEqualIds(outcome.promptIds, promptIds)) {
-    return { ...without, evidence: `${promptIds.length} ids were sent, other ids were read` }
+  const { promptIds } = whole
+  const tried: string[] = []
+  for (const endpoint of promptIds === undefined ? [] : tokenIn) {
+    const outcome = await tryCall({ promptIds, tokenIn: endpoint })
+    const problem = tokenInProblem(outcome, promptIds)
+    if (problem === undefined) {
+      const toolFormat = endpoint === 'completions' ? await readToolFormat()?.catch(() => undefined) : undefined
+      const capability = { tokenIn: endpoint, toolFormat }
+      const evidence = [...tried, `${endpoint}: ${outcome.promptIds?.length} ids were sent and read unchanged`].join(
+        '; ',
+      )
+      const isChat = endpoint === 'chat'
+      const meaning = isChat
+        ? 'A chat request may contain its prompt as ids.'
+        : joinSentences('Answers to a prompt of ids are requested whole, and parsed by the gateway.', advice.tokenIn)
+      return { about, verdict: isChat ? 'good' : 'limited', evidence, meaning, capability }
+    }
+    tried.push(`${endpoint}: ${problem}`)
   }
+  const untried =
+    tokenIn.length === 0 ? 'this kind of engine does not have it' : 'could not be tested without prompt ids'
   return {
     about,
-    verdict: 'good',
-    evidence: `${promptIds.length} ids were sent and read unchanged`,
-    meaning: 'Turns continue the exact tokens of the previous turn, so a session can be one training sample.',
-    capability: { tokenInChat: true },
+    verdict: 'limited',
+    evidence: tried.join('; ') || untried,
+    meaning: joinSentences('The engine renders every prompt.', advice.tokenIn),
+    capability: { tokenIn: 'none', toolFormat: undefined },
   }
 }
 
-async function findPrompt(
-  about: 'render' | 'tokenise',
-  whole: Outcome,
-  model: string,
-  subject: ProbeSubject,
+function tokenInProblem(outcome: Outcome, sent: Int32Array | undefined): string | undefined {
+  if (outcome.failure !== undefined) return `rejected: ${outcome.failure.message}`
+  if (outcome.promptIds === undefined || sent === undefined || !isEqualIds(outcome.promptIds, sent)) {
+    return `${sent?.length} ids were sent, other ids were read`
+  }
+  return isComplete(outcome) ? undefined : 'the answer lacks ids or log probabilities'
+}
+
+/** `requests` and `answered`: requests with and without tools, and their answers. */
+async function findRender(
+  requests: readonly TurnRequest[],
+  answered: readonly Outcome[],
+  { renderings, advice }: ProbeSubject,
   signal: AbortSignal,
 ): Promise<Found> {
-  const endpoint = subject[about]
-  const request = probeRequest({ model, temperature: 1 })
-  const ids = await endpoint?.query(request, signal).catch(() => undefined)
-  if (endpoint === undefined || ids === undefined) {
-    return {
-      about,
-      verdict: 'limited',
-      evidence: endpoint === undefined ? 'this kind of engine does not have it' : `no answer from ${endpoint.name}`,
-      meaning: joinSentences('Tokens are counted in another way, or estimated.', subject.advice.render),
-      capability: { [about]: false },
-    }
+  const about = 'render'
+  const tried: string[] = []
+  for (const rendering of renderings) {
+    const { id, name } = rendering
+    const query = (request: TurnRequest) => rendering.query(request, signal).catch(() => undefined)
+    const rendered = await Promise.all(requests.map(query))
+    const isMissing = rendered.some((ids) => ids === undefined)
+    const isRight = rendered.every((ids, i) => {
+      const prompt = answered[i]?.promptIds
+      return ids !== undefined && (prompt === undefined || isEqualIds(ids, prompt))
+    })
+    const result = isMissing ? 'no answer' : `${isRight ? 'equal to' : 'different from'} the prompts of chat requests`
+    tried.push(`${name}: ${isMissing ? '' : `${rendered.map((ids) => ids?.length).join(' and ')} ids, `}${result}`)
+    if (!isRight) continue
+    const meaning = 'Prompts can be counted and compared without generating.'
+    return { about, verdict: 'good', evidence: tried.join('; '), meaning, capability: { render: id } }
   }
-  if (!endpoint.isPrompt) {
-    const evidence = `${endpoint.name}: ${ids.length} ids`
-    return { about, verdict: 'good', evidence, meaning: 'Texts can be turned into ids.', capability: { [about]: true } }
-  }
-  const isRight = whole.promptIds === undefined || isEqualIds(ids, whole.promptIds)
   return {
     about,
-    verdict: isRight ? 'good' : 'limited',
-    evidence: `${endpoint.name}: ${ids.length} ids, ${isRight ? 'equal to' : 'different from'} the prompt of a chat request`,
-    meaning: isRight ? 'Prompts can be counted and compared without generating.' : 'Its counts are approximate.',
-    capability: { [about]: isRight },
+    verdict: 'limited',
+    evidence: tried.join('; ') || 'this kind of engine does not have it',
+    meaning: joinSentences('Tokens are counted in another way, or estimated.', advice.render),
+    capability: { render: 'none' },
   }
+}
+
+/** The same decision as in every session. */
+function findContinuation(capabilities: Capabilities, { advice }: Pick<ProbeSubject, 'advice'>): Found {
+  const { via, why } = continuationOf(capabilities)
+  const meaning =
+    via === 'off'
+      ? joinSentences(
+          'The engine renders every prompt: where this changes earlier tokens, a new training sample begins.',
+          capabilities.tokenIn === 'none' ? advice.tokenIn : advice.render,
+        )
+      : 'Turns continue the exact tokens of the previous turn, so a session can be one training sample.'
+  return { about: 'continuation', verdict: via === 'off' ? 'limited' : 'good', evidence: `${via}: ${why}`, meaning }
 }
 
 function findWeightVersion({ weightVersion }: Outcome, { advice }: ProbeSubject): Found {
@@ -498,18 +581,34 @@ export async function findLogprobs(
   return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'tempered' } }
 }
 
+async function findDefaults(subject: ProbeSubject, model: string, signal: AbortSignal): Promise<Found[]> {
+  if (subject.readDefaults === undefined) return []
+  const defaults = await subject.readDefaults(model, signal).catch(() => undefined)
+  signal.throwIfAborted()
+  if (defaults !== undefined) return findSampling(defaults, subject.advice.sampling)
+  const meaning =
+    'Whether the server has sampling defaults of its own is unknown. Set all sampling parameters in the task.'
+  const evidence = 'unknown: the engine does not report its defaults, and answers with a fixed seed do not show them'
+  return [{ about: 'sampling', verdict: 'limited', evidence, meaning: joinSentences(meaning, subject.advice.sampling) }]
+}
+
 /** Empty when the defaults are unknown. */
 export function findSampling(defaults: SamplingDefaults | undefined, advice: string): Found[] {
   if (defaults === undefined) return []
-  const { temperature, top_p, top_k, min_p, ofModel } = defaults
+  const { temperature, top_p, top_k, min_p, repetition_penalty: penalty, ofModel, hidden = [] } = defaults
   const others = [
     ...(ofModel === true ? ['the model’s generation_config'] : []),
     ...(temperature == null || temperature === 1 ? [] : [`temperature ${short(temperature)}`]),
     ...(top_k == null || top_k <= 0 ? [] : [`top_k ${top_k}`]),
     ...(top_p == null || top_p === 1 ? [] : [`top_p ${short(top_p)}`]),
     ...(min_p == null || min_p === 0 ? [] : [`min_p ${short(min_p)}`]),
+    ...(penalty == null || penalty === 1 ? [] : [`repetition_penalty ${short(penalty)}`]),
+    ...hidden.map((name) => `another ${HIDDEN_NAMES[name]}, whose value is unknown`),
   ]
-  const capability = { defaultSampling: toDefaultSampling(defaults) }
+  const capability = {
+    defaultSampling: toDefaultSampling(defaults),
+    ...(hidden.length === 0 ? {} : { hiddenDefaults: [...hidden] }),
+  }
   if (others.length === 0) {
     const meaning = 'A call without sampling parameters samples the model’s own distribution.'
     const evidence = 'temperature 1 and no filter by default'
@@ -526,6 +625,14 @@ export function findSampling(defaults: SamplingDefaults | undefined, advice: str
       capability,
     },
   ]
+}
+
+const HIDDEN_NAMES: Readonly<Record<HiddenDefault, string>> = {
+  temperature: 'temperature',
+  topP: 'top_p',
+  topK: 'top_k',
+  minP: 'min_p',
+  repetitionPenalty: 'repetition_penalty',
 }
 
 function toDefaultSampling({ temperature, top_p, top_k, min_p }: SamplingDefaults): DefaultSampling {

@@ -1,7 +1,10 @@
 import { createHash } from 'node:crypto'
-import { chmod, lstat, readdir, readFile, rename, writeFile } from 'node:fs/promises'
+import { chmodSync, lstatSync, readdirSync } from 'node:fs'
+import { readdir, readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as z from 'zod'
+import { ignoreErrno } from '../../../lib/fs/errno.ts'
+import { parseJsonObject } from '../../../lib/json/json-text.ts'
 import { readElfNeeds } from '../../../lib/process/elf.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { compareSums, parseSums, renderSums, sumFiles } from './file-sums.ts'
@@ -72,27 +75,17 @@ export const PYTHON_LIBRARIES = 'python/lib'
 /** Undefined if the folder has no bundle. Throws `harness.damaged` if the bundle cannot be read. */
 export async function loadBundle(folder: string): Promise<Bundle | undefined> {
   const path = join(folder, BUNDLE_FILE)
-  const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return undefined
-    throw error
-  })
+  const text = await readFile(path, 'utf8').catch(ignoreErrno('ENOENT', 'ENOTDIR'))
   if (text === undefined) return undefined
-  const { schemaVersion } = parseJson(text) as { schemaVersion?: unknown }
-  const bundle = Bundle.safeParse(parseJson(text))
+  const stored = parseJsonObject(text) ?? {}
+  const { schemaVersion } = stored
+  const bundle = Bundle.safeParse(stored)
   if (bundle.success) return bundle.data
   const reason =
     typeof schemaVersion === 'number' && schemaVersion > 1
       ? 'a newer version of polar created it'
       : z.prettifyError(bundle.error)
   throw new RolloutError('harness.damaged', `${path} cannot be read: ${reason}`)
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return (JSON.parse(text) as unknown) ?? {}
-  } catch {
-    return {}
-  }
 }
 
 export type BundleContents = Pick<Bundle, 'platform' | 'program' | 'interpreter' | 'createdBy'>
@@ -103,7 +96,7 @@ export async function sealBundle(
   harness: Pick<PackagedHarness, 'name' | 'package'>,
   contents: BundleContents,
 ): Promise<Bundle> {
-  await makeReadable(folder)
+  makeReadable(folder)
   const sums = await sumFiles(folder, { except: [BUNDLE_FILE, SUMS_FILE] })
   const text = renderSums(sums)
   const { registry, name, version } = harness.package
@@ -134,14 +127,14 @@ async function writeAtomically(path: string, text: string): Promise<void> {
 }
 
 /** Makes all files readable: the user of a sandbox is not known. Access is restricted by the parent folders. */
-async function makeReadable(folder: string): Promise<void> {
-  await chmod(folder, 0o755)
-  for (const entry of await readdir(folder, { recursive: true, withFileTypes: true })) {
+function makeReadable(folder: string): void {
+  chmodSync(folder, 0o755)
+  for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
     if (entry.isSymbolicLink()) continue
     const path = join(entry.parentPath, entry.name)
-    const mode = (await lstat(path)).mode & 0o777
+    const mode = lstatSync(path).mode & 0o777
     const readable = mode | (mode & 0o111 ? 0o555 : 0o444)
-    if (mode !== readable) await chmod(path, readable)
+    if (mode !== readable) chmodSync(path, readable)
   }
 }
 

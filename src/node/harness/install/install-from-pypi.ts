@@ -5,6 +5,7 @@ import { readElfNeeds } from '../../../lib/process/elf.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import { isOlder, type HarnessFolders } from '../find-harness.ts'
 import { compilePython } from './compile-python.ts'
+import { fetchPip } from './fetch-pip.ts'
 import { PYTHON_LIBRARIES } from './harness-bundle.ts'
 import type { HarnessPackage } from '../presets/harness.ts'
 import { fetchStandalonePython } from './standalone-python.ts'
@@ -27,16 +28,18 @@ export async function installFromPypi(
   const python = await findPython(minimumPython, deps)
   if (typeof python === 'string') return python
   await using _ = python
+  const { tmpdir } = deps.folders
   const home = await copyPython(python, folder)
   const target = join(home, 'site-packages')
   const flags = ['--target', target, '--no-compile', '--no-input', '--disable-pip-version-check']
+  await using fetched = python.pip === undefined ? await fetchPip(python.executable, { ...deps, tmpdir }) : undefined
+  const folderOfPip = python.pip ?? fetched?.folder
   const pip = await runProgram(
     [python.executable, '-m', 'pip', 'install', ...flags, `${name}==${version}`, ...pins],
-    python.pip === undefined ? deps : { ...deps, env: await toStandaloneEnv(python.pip, deps.env) },
+    folderOfPip === undefined ? deps : { ...deps, env: await toPipEnv(folderOfPip, deps.env) },
   )
   if (pip.exitCode !== 0) return `pip ended with ${pip.exitCode}:\n${(pip.stderr || pip.stdout).trim().slice(-2000)}`
   await copyLibraries(folder, deps)
-  const { tmpdir } = deps.folders
   await compilePython({
     folder,
     program: PROGRAM,
@@ -53,8 +56,8 @@ const PROGRAM = 'python/bin/python3'
 /** Files of Linux distributions with the certificate authorities that the machine trusts. */
 const SYSTEM_CERTIFICATES = ['/etc/ssl/certs/ca-certificates.crt', '/etc/pki/tls/certs/ca-bundle.crt']
 
-/** The pip of a downloaded Python trusts only its own authorities by default; those of a company are missing. */
-async function toStandaloneEnv(pip: string, env: PipDeps['env']): Promise<PipDeps['env']> {
+/** A downloaded pip trusts only its own authorities by default; those of a company are missing. */
+async function toPipEnv(pip: string, env: PipDeps['env']): Promise<PipDeps['env']> {
   const isSet = ['PIP_CERT', 'REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'].some((name) => env[name] !== undefined)
   const found = isSet
     ? []

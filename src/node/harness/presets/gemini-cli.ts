@@ -1,6 +1,14 @@
 import * as z from 'zod'
 import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
-import { defineHarness, extraConfig, optional, toGeminiServer, toJsonFile, words } from './harness.ts'
+import {
+  defineHarness,
+  extraConfig,
+  GEMINI_EXIT_CODES,
+  optional,
+  toGeminiServer,
+  toJsonFile,
+  words,
+} from './harness.ts'
 
 /** Disables a tool that runs at the provider; engines do not implement it. */
 const POLICY = `[[rule]]
@@ -68,14 +76,5 @@ export const geminiCli = defineHarness({
       ],
     }
   },
-  exitCodes: {
-    1: 'gave-up',
-    41: 'bad-setup',
-    42: 'bad-setup',
-    44: 'bad-setup',
-    52: 'bad-setup',
-    53: 'limit-reached',
-    55: 'bad-setup',
-    130: 'interrupted',
-  },
+  exitCodes: GEMINI_EXIT_CODES,
 })

@@ -205,6 +205,18 @@ export function toJsonFile(value: unknown): string {
   return `${JSON.stringify(value, null, 2)}\n`
 }
 
+/** Exit codes of Gemini CLI and its forks. */
+export const GEMINI_EXIT_CODES = {
+  1: 'gave-up',
+  41: 'bad-setup',
+  42: 'bad-setup',
+  44: 'bad-setup',
+  52: 'bad-setup',
+  53: 'limit-reached',
+  55: 'bad-setup',
+  130: 'interrupted',
+} as const
+
 /** An MCP server in settings of Gemini CLI and its forks. The key of the address selects the transport. `trust`: no confirmation. */
 export function toGeminiServer({ transport, command, args, url }: McpServer): Record<string, unknown> {
   switch (transport) {

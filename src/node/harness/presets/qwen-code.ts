@@ -3,6 +3,7 @@ import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
 import {
   defineHarness,
   extraConfig,
+  GEMINI_EXIT_CODES,
   KEY_VARIABLE,
   optional,
   PROVIDER,
@@ -87,14 +88,5 @@ export const qwenCode = defineHarness({
       ],
     }
   },
-  exitCodes: {
-    1: 'gave-up',
-    41: 'bad-setup',
-    42: 'bad-setup',
-    44: 'bad-setup',
-    52: 'bad-setup',
-    53: 'limit-reached',
-    55: 'limit-reached',
-    130: 'interrupted',
-  },
+  exitCodes: { ...GEMINI_EXIT_CODES, 55: 'limit-reached' },
 })

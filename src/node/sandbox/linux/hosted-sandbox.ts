@@ -1,109 +1,66 @@
 import type { ChildProcessWithoutNullStreams } from 'node:child_process'
 import { chmod, mkdir, rm, writeFile } from 'node:fs/promises'
-import { dirname, isAbsolute, join, normalize } from 'node:path/posix'
+import { dirname } from 'node:path/posix'
 import { describeError, errnoOf } from '../../../lib/fs/errno.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtimes/runtime.ts'
+import type { Execution, SandboxStats } from '../runtimes/runtime.ts'
+import { BaseSandbox, type SandboxFiles, type SandboxParts } from './base-sandbox.ts'
 import type { Cgroup } from './limits/cgroups.ts'
 import type { WatchedMemory } from './limits/memory-watch.ts'
 import { discardShell, startInNamespace, type CommandNamespace } from './process/execution.ts'
 import type { CleanSpawn } from './process/clean-spawn.ts'
 import { RAISE_OOM_SCORE } from './limits/oom-score.ts'
 import { HOST_ENV } from './files/paths.ts'
+import type { Pipes } from './process/pipes.ts'
 import { childrenOf, identify, signalProcess } from './process/processes.ts'
-import type { Records, SandboxRecord } from './records.ts'
+import type { CompleteExecSpec } from './process/render-exec.ts'
+import type { RemoteSpawn } from './process/spawner.ts'
 import { downloadFrom, readFileFrom, uploadTo, writeFileTo, type HelperProcess } from './files/transfers.ts'
 
 const STDERR_BYTES = 8 * 1024
 
-/** Operations that differ between kinds of sandboxes whose processes are processes of this machine. */
-export interface SandboxProcess {
-  /** Stored on disk; `renew` updates it. */
-  record: SandboxRecord
-  folder: string
-  workdir: string
-  socketPort: number | undefined
-  /** Environment of every command. */
-  env: Readonly<Record<string, string>>
-  isAlive(): boolean
+export interface HostedParts extends SandboxParts {
+  cgroup: Cgroup | undefined
+  /** Present if memory is limited without a control group. */
+  memory: WatchedMemory | undefined
+  /** Starts helper programs. */
+  helperSpawn: CleanSpawn
+  /** Starts processes of the sandbox. */
+  spawn: RemoteSpawn
+  pipes: Pipes
+  closeSockets(): void
+  /** Removes what is left of the sandbox after its processes have ended. */
+  discard(): Promise<void>
+}
+
+/** A sandbox whose processes this machine can see and signal. */
+export abstract class HostedSandbox<Parts extends HostedParts> extends BaseSandbox<Parts> {
+  protected readonly files: SandboxFiles = {
+    upload: (source, target, signal) => uploadTo(this.#startHelper, source, target, signal),
+    download: (source, target, limits, signal) => downloadFrom(this.#startHelper, source, target, limits, signal),
+    writeFile: (path, data, mode) =>
+      this.toolPrefix() === undefined
+        ? replaceFile(path, data, mode)
+        : writeFileTo(this.#startHelper, path, data, mode),
+    readFile: (path, maxBytes) => readFileFrom(this.#startHelper, path, maxBytes),
+  }
+  readonly #namespaces = new Set<CommandNamespace>()
+
+  protected abstract isAlive(): boolean
   /** Creates the namespace of one command and all its descendants. */
-  openNamespace(): Promise<CommandNamespace>
+  protected abstract openNamespace(): Promise<CommandNamespace>
   /**
    * Command prefix that runs a helper program inside, where no command can signal it; undefined if the sandbox has no
    * file system of its own.
    */
-  toolPrefix(): readonly string[] | undefined
-  countOutOfMemory(): Promise<number | undefined>
-  stats(): Promise<SandboxStats>
-  /** Ends all processes and closes the socket. */
-  freeze(): Promise<void>
-  snapshot(name: string): Promise<void>
-  /** Ends all processes and removes the sandbox. Called once. */
-  close(): Promise<void>
-}
+  protected abstract toolPrefix(): readonly string[] | undefined
+  /** Ends the processes that hold the namespaces of all commands. */
+  protected endHolder?(): Promise<void>
+  /** Output of `du -sk` for the files that the sandbox wrote. */
+  protected abstract readUsage(): Promise<string>
 
-/** Measures the resources of a sandbox. */
-export interface Counters {
-  cgroup: Cgroup | undefined
-  /** Present if memory is limited without a control group. */
-  memory: WatchedMemory | undefined
-}
-
-/** Combines the counters and the output of `du -sk`. */
-export async function readStats({ cgroup, memory }: Counters, du: string): Promise<SandboxStats> {
-  const kilobytes = Number.parseInt(du, 10)
-  const counted = await cgroup?.stats()
-  const memoryBytes = await memory?.measure()
-  return {
-    ...counted,
-    ...(memoryBytes !== undefined && { memoryBytes }),
-    diskBytes: Number.isSafeInteger(kilobytes) ? kilobytes * 1024 : undefined,
-  }
-}
-
-/** Number of processes that were killed for lack of memory; undefined if unknown. */
-export async function countKills({ cgroup, memory }: Counters): Promise<number | undefined> {
-  return memory === undefined ? cgroup?.countOutOfMemory() : memory.kills
-}
-
-export interface HostedDeps {
-  records: Records
-  spawn: CleanSpawn
-  now(): number
-}
-
-/** A sandbox whose processes this machine can see and signal. */
-export class HostedSandbox implements Sandbox {
-  readonly #process: SandboxProcess
-  readonly #deps: HostedDeps
-  readonly #namespaces = new Set<CommandNamespace>()
-  #execs = 0
-  #isFrozen = false
-  #stopping: Promise<void> | undefined
-
-  constructor(process: SandboxProcess, deps: HostedDeps) {
-    this.#process = process
-    this.#deps = deps
-  }
-
-  get id(): string {
-    return this.#process.record.id
-  }
-
-  get workdir(): string {
-    return this.#process.workdir
-  }
-
-  get socketPort(): number | undefined {
-    return this.#process.socketPort
-  }
-
-  async exec(spec: ExecSpec): Promise<Execution> {
-    this.#assertAlive()
-    if (this.#isFrozen) throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
-    const folder = join(this.#process.folder, 'exec')
-    await mkdir(folder, { recursive: true, mode: 0o700 })
-    const namespace = await this.#process.openNamespace()
+  protected async startCommand(spec: CompleteExecSpec, at: { id: string; folder: string }): Promise<Execution> {
+    const namespace = await this.openNamespace()
     this.#namespaces.add(namespace)
     const tracked: CommandNamespace = {
       ...namespace,
@@ -118,97 +75,55 @@ export class HostedSandbox implements Sandbox {
       },
     }
     // The sandbox may have been stopped while the namespace was created.
-    if (this.#stopping !== undefined || this.#isFrozen) {
+    if (this.isStopping || this.isFrozen) {
       await tracked.close()
       discardShell(namespace.shell)
-      this.#assertAlive()
-      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
+      this.assertRunning()
     }
-    return startInNamespace(
-      { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...this.#process.env, ...spec.env } },
-      {
-        id: `x${(this.#execs += 1)}`,
-        folder,
-        namespace: tracked,
-        countOutOfMemory: () => this.#process.countOutOfMemory(),
-        now: () => this.#deps.now(),
-      },
-    )
+    return startInNamespace(spec, { ...at, namespace: tracked, countOutOfMemory: () => this.#countKills() })
   }
 
-  async upload(source: string, target: string, signal: AbortSignal): Promise<void> {
-    this.#assertAlive()
-    await uploadTo(this.#startHelper, source, this.#path(target), signal)
+  protected async measure(): Promise<SandboxStats> {
+    const { cgroup, memory } = this.parts
+    const kilobytes = Number.parseInt(await this.readUsage(), 10)
+    const counted = await cgroup?.stats()
+    const memoryBytes = await memory?.measure()
+    return {
+      ...counted,
+      ...(memoryBytes !== undefined && { memoryBytes }),
+      diskBytes: Number.isSafeInteger(kilobytes) ? kilobytes * 1024 : undefined,
+    }
   }
 
-  async download(source: string, target: string, limits: CopyLimits, signal: AbortSignal): Promise<void> {
-    this.#assertAlive()
-    await downloadFrom(this.#startHelper, this.#path(source), target, limits, signal)
-  }
-
-  async writeFile(path: string, data: string | Uint8Array, options: { mode?: number } = {}): Promise<void> {
-    this.#assertAlive()
-    const [place, mode] = [this.#path(path), options.mode ?? 0o644]
-    if (this.#process.toolPrefix() === undefined) await replaceFile(place, data, mode)
-    else await writeFileTo(this.#startHelper, place, data, mode)
-  }
-
-  async readFile(path: string, options: { maxBytes: number }): Promise<Buffer> {
-    this.#assertAlive()
-    return readFileFrom(this.#startHelper, this.#path(path), options.maxBytes)
-  }
-
-  async stats(): Promise<SandboxStats> {
-    this.#assertAlive()
-    return this.#process.stats()
-  }
-
-  async renew(leaseUntil: number): Promise<void> {
-    this.#assertAlive()
-    this.#process.record.leaseUntil = leaseUntil
-    await this.#deps.records.write(this.#process.record)
-  }
-
-  async snapshot(name: string): Promise<void> {
-    this.#assertAlive()
-    await this.#process.snapshot(name)
-  }
-
-  async freeze(): Promise<void> {
-    this.#assertAlive()
-    this.#isFrozen = true
+  protected async endProcesses(): Promise<void> {
     await Promise.all([...this.#namespaces].map((namespace) => namespace.close()))
     this.#namespaces.clear()
-    await this.#process.freeze()
+    this.parts.closeSockets()
   }
 
-  stop(): Promise<void> {
-    this.#stopping ??= this.#end()
-    return this.#stopping
-  }
-
-  async #end(): Promise<void> {
+  protected async close(): Promise<void> {
     await Promise.all([...this.#namespaces].map((namespace) => namespace.close()))
-    await this.#process.close()
+    this.parts.closeSockets()
+    this.parts.memory?.[Symbol.dispose]()
+    await this.endHolder?.()
+    await this.parts.discard()
   }
 
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.stop()
+  protected override assertAlive(): void {
+    super.assertAlive()
+    if (!this.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has ended unexpectedly`)
   }
 
-  #path(path: string): string {
-    return isAbsolute(path) ? normalize(path) : join(this.#process.workdir, path)
-  }
-
-  #assertAlive(): void {
-    if (this.#stopping !== undefined) throw new RolloutError('runtime.gone', `Sandbox ${this.id} was stopped`)
-    if (!this.#process.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has ended unexpectedly`)
+  /** Number of processes that were killed for lack of memory; undefined if unknown. */
+  async #countKills(): Promise<number | undefined> {
+    const { cgroup, memory } = this.parts
+    return memory === undefined ? cgroup?.countOutOfMemory() : memory.kills
   }
 
   readonly #startHelper = (command: readonly [string, ...string[]]): HelperProcess => {
-    const [file, ...args] = [...(this.#process.toolPrefix() ?? []), ...command]
+    const [file, ...args] = [...(this.toolPrefix() ?? []), ...command]
     const stdio: 'pipe'[] = ['pipe', 'pipe', 'pipe']
-    const child = this.#deps.spawn(file!, args, { stdio, env: HOST_ENV, detached: true })
+    const child = this.parts.helperSpawn(file!, args, { stdio, env: HOST_ENV, detached: true })
     const { stdin, stdout } = child as ChildProcessWithoutNullStreams
     let stderr = ''
     child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-STDERR_BYTES)))

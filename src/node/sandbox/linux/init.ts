@@ -1,4 +1,5 @@
 import { runProgram } from '../../../lib/process/run-program.ts'
+import { HOST_ENV } from './files/paths.ts'
 
 /**
  * Script of a process namespace's first process, which only reaps orphans. No process inside can kill it, because it is
@@ -14,7 +15,7 @@ export const PORTABLE_INIT =
 const INIT = 'echo ready; exec env --ignore-signal=CHLD sleep infinity >/dev/null 2>&1'
 
 /** Returns a script for `/bin/sh -c` that works with this machine's programs; it prints `ready` first. */
-export async function findInit(env: Readonly<Record<string, string>>): Promise<string> {
-  const { exitCode } = await runProgram(['env', '--ignore-signal=CHLD', 'true'], { env })
+export async function findInit(): Promise<string> {
+  const { exitCode } = await runProgram(['env', '--ignore-signal=CHLD', 'true'], { env: HOST_ENV })
   return exitCode === 0 ? INIT : PORTABLE_INIT
 }

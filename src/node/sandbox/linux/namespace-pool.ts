@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { HostedNamespace } from './process-namespace.ts'
 import { discardShell, type WaitingShell, type CommandNamespace } from './process/execution.ts'
 
 /**
@@ -14,30 +15,19 @@ const RENEW_MS = 3
 /** An agent that runs one command after the other needs one namespace in use and one in preparation. */
 const MAX_IDLE = 2
 
-/** Runs one command at a time; no process of the command can leave it. */
-export interface ProcessNamespace {
-  /**
-   * Whether no process of the last command is left; false if that is not certain. Called after the command's first
-   * process ended.
-   */
-  isEmpty(): Promise<boolean>
-  /** Kills all processes; resolves when none is left. */
-  end(): Promise<void>
-}
-
-interface PoolDeps<P extends ProcessNamespace> {
-  make(): Promise<P>
+interface PoolDeps {
+  make(): Promise<HostedNamespace>
   /** Starts a shell in an empty namespace. */
-  enter(namespace: P): Promise<WaitingShell>
+  enter(namespace: HostedNamespace): Promise<WaitingShell>
 }
 
-interface Prepared<P extends ProcessNamespace> {
-  namespace: P
+interface Prepared {
+  namespace: HostedNamespace
   shell: WaitingShell
 }
 
-interface Idle<P extends ProcessNamespace> {
-  prepared: Promise<Prepared<P> | undefined>
+interface Idle {
+  prepared: Promise<Prepared | undefined>
   isReady: boolean
 }
 
@@ -45,13 +35,13 @@ interface Idle<P extends ProcessNamespace> {
  * Keeps process namespaces ready. Creating a namespace takes longer than most commands, so a namespace that a command
  * left empty is reused; a namespace that is not certainly empty ends with its command.
  */
-export class NamespacePool<P extends ProcessNamespace> {
-  readonly #deps: PoolDeps<P>
-  readonly #idle: Idle<P>[] = []
+export class NamespacePool {
+  readonly #deps: PoolDeps
+  readonly #idle: Idle[] = []
   #targetIdle = 1
   #isClosed = false
 
-  constructor(deps: PoolDeps<P>) {
+  constructor(deps: PoolDeps) {
     this.#deps = deps
     this.#fill()
   }
@@ -83,7 +73,7 @@ export class NamespacePool<P extends ProcessNamespace> {
     )
   }
 
-  #toCommandNamespace({ namespace, shell }: Prepared<P>): CommandNamespace {
+  #toCommandNamespace({ namespace, shell }: Prepared): CommandNamespace {
     let closing: Promise<void> | undefined
     let isReclaimed = false
     return {
@@ -107,8 +97,8 @@ export class NamespacePool<P extends ProcessNamespace> {
     while (!this.#isClosed && this.#idle.length < this.#targetIdle) this.#keep(this.#deps.make())
   }
 
-  #keep(making: Promise<P>): void {
-    const idle: Idle<P> = { isReady: false, prepared: this.#prepare(making) }
+  #keep(making: Promise<HostedNamespace>): void {
+    const idle: Idle = { isReady: false, prepared: this.#prepare(making) }
     this.#idle.push(idle)
     void idle.prepared.then((prepared) => {
       idle.isReady = prepared !== undefined
@@ -116,7 +106,7 @@ export class NamespacePool<P extends ProcessNamespace> {
   }
 
   /** Undefined if preparation fails; `acquire` then tries again and throws the reason. */
-  async #prepare(making: Promise<P>): Promise<Prepared<P> | undefined> {
+  async #prepare(making: Promise<HostedNamespace>): Promise<Prepared | undefined> {
     try {
       const namespace = await making
       if (!this.#isClosed) return await this.#addShell(namespace)
@@ -127,7 +117,7 @@ export class NamespacePool<P extends ProcessNamespace> {
     return undefined
   }
 
-  async #addShell(namespace: P): Promise<Prepared<P>> {
+  async #addShell(namespace: HostedNamespace): Promise<Prepared> {
     try {
       return { namespace, shell: await this.#deps.enter(namespace) }
     } catch (error) {
@@ -137,7 +127,7 @@ export class NamespacePool<P extends ProcessNamespace> {
   }
 }
 
-async function discard({ namespace, shell }: Prepared<ProcessNamespace>): Promise<void> {
+async function discard({ namespace, shell }: Prepared): Promise<void> {
   await namespace.end()
   discardShell(shell)
 }

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import { lstat, readFile, readdir, rename, rmdir, unlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errnoOf } from '../../../lib/fs/errno.ts'
+import { errnoOf, ignoreErrno } from '../../../lib/fs/errno.ts'
 import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
@@ -79,12 +79,8 @@ export class Records {
 
   /** Returns undefined if there is no such sandbox. */
   async load(id: string): Promise<SandboxRecord | undefined> {
-    try {
-      return JSON.parse(await readFile(join(this.folderOf(id), FILE), 'utf8'))
-    } catch (error) {
-      if (errnoOf(error) === 'ENOENT') return undefined
-      throw error
-    }
+    const text = await readFile(join(this.folderOf(id), FILE), 'utf8').catch(ignoreErrno('ENOENT'))
+    return text === undefined ? undefined : JSON.parse(text)
   }
 
   /** Also removes folders that dead processes were creating or removing; no process runs in those. */

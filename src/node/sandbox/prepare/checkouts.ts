@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
 import { mkdir, rm } from 'node:fs/promises'
+import { succeeds } from '../../../lib/async/succeeds.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { CheckoutAction } from '../../../model/task.ts'
 import { BoundedCache, type CacheLimits } from './bounded-cache.ts'
@@ -111,11 +112,9 @@ export class Checkouts {
   }
 
   async #hasCommit(folder: string, commit: string, signal: AbortSignal): Promise<boolean> {
-    const found = this.#git(signal, ['-C', folder, 'cat-file', '-e', `${commit}^{commit}`])
-    return found.then(
-      () => true,
-      () => (signal.throwIfAborted(), false),
-    )
+    const isFound = await succeeds(this.#git(signal, ['-C', folder, 'cat-file', '-e', `${commit}^{commit}`]))
+    signal.throwIfAborted()
+    return isFound
   }
 
   /** `remote` is the only repository that git may access. */

@@ -1,4 +1,5 @@
 import { spawn } from 'node:child_process'
+import { onAbort } from '../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { accessTo, type GitCredential } from './git-access.ts'
 
@@ -38,19 +39,14 @@ export async function runUntrustedGit(args: readonly string[], options: GitOptio
   let [stdout, stderr] = ['', '']
   child.stdout.setEncoding('utf8').on('data', (text: string) => (stdout += text))
   child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-TOLD_CHARACTERS)))
-  const kill = (): void => void (child.pid !== undefined && killGroup(child.pid))
-  signal.addEventListener('abort', kill, { once: true })
-  try {
-    const exitCode = await new Promise<number>((resolve) => {
-      child.once('error', (error) => ((stderr = error.message), resolve(127)))
-      child.once('close', (code) => resolve(code ?? 128))
-    })
-    signal.throwIfAborted()
-    if (exitCode === 0) return stdout
-    throw new RolloutError('runtime.prepare-failed', `git ended with ${exitCode}: ${withoutLogin(stderr.trim())}`)
-  } finally {
-    signal.removeEventListener('abort', kill)
-  }
+  using _ = onAbort(signal, () => void (child.pid !== undefined && killGroup(child.pid)))
+  const exitCode = await new Promise<number>((resolve) => {
+    child.once('error', (error) => ((stderr = error.message), resolve(127)))
+    child.once('close', (code) => resolve(code ?? 128))
+  })
+  signal.throwIfAborted()
+  if (exitCode === 0) return stdout
+  throw new RolloutError('runtime.prepare-failed', `git ended with ${exitCode}: ${withoutLogin(stderr.trim())}`)
 }
 
 /** Removes user names and passwords from URLs in a text. */

@@ -1,5 +1,6 @@
 import { access } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { onAbort } from '../../../lib/async/until-aborted.ts'
 import { describeError } from '../../../lib/fs/errno.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { PrepareAction } from '../../../model/task.ts'
@@ -85,15 +86,10 @@ async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSigna
     // A server that a step starts serves the harness.
     leftovers: 'keep',
   })
-  const kill = (): void => void execution.kill()
-  signal.addEventListener('abort', kill, { once: true })
-  try {
-    const { exitCode, signal: by } = await execution.result
-    signal.throwIfAborted()
-    if (exitCode === 0) return undefined
-    const how = exitCode === null ? `was ended by ${by}` : `exited with ${exitCode}`
-    return `${JSON.stringify(action.command)} ${how}: ${(await readOutputEnd(execution)) || 'no output'}`
-  } finally {
-    signal.removeEventListener('abort', kill)
-  }
+  using _ = onAbort(signal, () => void execution.kill())
+  const { exitCode, signal: by } = await execution.result
+  signal.throwIfAborted()
+  if (exitCode === 0) return undefined
+  const how = exitCode === null ? `was ended by ${by}` : `exited with ${exitCode}`
+  return `${JSON.stringify(action.command)} ${how}: ${(await readOutputEnd(execution)) || 'no output'}`
 }

@@ -1,5 +1,6 @@
 import { rm } from 'node:fs/promises'
 import { posix } from 'node:path'
+import { onAbort } from '../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { CommandResult, DownloadOptions, LeftOut, Workspace, WorkspaceCommand } from '../../../model/workspace.ts'
 import { toPlainTree } from '../../../trajectory/grading/plain-tree.ts'
@@ -40,19 +41,14 @@ async function download(
 async function run(sandbox: Sandbox, command: WorkspaceCommand, signal: AbortSignal): Promise<CommandResult> {
   signal.throwIfAborted()
   const execution = await sandbox.exec({ outputBytes: DEFAULT_OUTPUT_BYTES, ...command, leftovers: 'end' })
-  const kill = (): void => void execution.kill()
-  signal.addEventListener('abort', kill, { once: true })
-  try {
-    const [result, stdout, stderr] = await Promise.all([
-      execution.result,
-      bytesOf(execution.output('stdout')),
-      bytesOf(execution.output('stderr')),
-    ])
-    signal.throwIfAborted()
-    return { ...result, stdout, stderr }
-  } finally {
-    signal.removeEventListener('abort', kill)
-  }
+  using _ = onAbort(signal, () => void execution.kill())
+  const [result, stdout, stderr] = await Promise.all([
+    execution.result,
+    bytesOf(execution.output('stdout')),
+    bytesOf(execution.output('stderr')),
+  ])
+  signal.throwIfAborted()
+  return { ...result, stdout, stderr }
 }
 
 async function bytesOf(output: AsyncIterable<Buffer>): Promise<Buffer> {

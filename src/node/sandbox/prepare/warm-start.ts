@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { succeeds } from '../../../lib/async/succeeds.ts'
 import { orAborted } from '../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { PrepareAction } from '../../../model/task.ts'
@@ -72,7 +73,8 @@ export class WarmStarts {
     try {
       const warm = await this.#startWarm(spec, snapshot, signal)
       const sandbox = warm ?? (await this.#startCold(spec, actions, signal, options))
-      if (warm !== undefined || (await isKept(sandbox, snapshot))) this.#ready.add(snapshot)
+      // A failed snapshot only makes the next start slower.
+      if (warm !== undefined || (await succeeds(sandbox.snapshot(snapshot)))) this.#ready.add(snapshot)
       return { sandbox, isWarm: warm !== undefined }
     } finally {
       this.#underway.delete(snapshot)
@@ -104,14 +106,6 @@ export class WarmStarts {
       throw error
     }
   }
-}
-
-/** A failed snapshot only makes the next start slower. */
-function isKept(sandbox: Sandbox, snapshot: string): Promise<boolean> {
-  return sandbox.snapshot(snapshot).then(
-    () => true,
-    () => false,
-  )
 }
 
 async function snapshotName(spec: SandboxSpec, actions: readonly PrepareAction[]): Promise<string> {

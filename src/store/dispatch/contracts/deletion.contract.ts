@@ -1,6 +1,6 @@
 import { sql } from 'kysely'
 import { beforeEach, describe, expect, test } from 'vitest'
-import { auditBooks } from '../../../../test/support/dispatch-books.ts'
+import { auditTables } from '../../../../test/support/dispatch-tables.ts'
 import { DispatchDriver, makeTask } from '../../../../test/support/dispatch-driver.ts'
 import type { Database } from '../../database.ts'
 import type { ArtifactReference } from '../types.ts'
@@ -136,7 +136,7 @@ export function describeDeletion(open: () => Database): void {
       expect(await findSession(database.db, leases[0]!.sessionId)).toBeUndefined()
       const one = { sessions: 1, attempts: 1, results: 1, artifacts: 1 }
       expect(await countRows()).toEqual({ ...one, tasks: 2, callbacks: 0 })
-      expect(await auditBooks(database)).toEqual([])
+      expect(await auditTables(database)).toEqual([])
       const { events } = await readEvents(database.db, { limit: 100, taskId: 't' })
       expect(events.at(-1)).toMatchObject({ type: 'task.deleted', data: { task_id: 't', status: 'deleted' } })
     })
@@ -201,7 +201,7 @@ export function describeDeletion(open: () => Database): void {
         const cleared = await driver.dispatch.clearDeleted()
         if (cleared === undefined) break
         sizes.push(cleared.paths.length)
-        expect(await auditBooks(database)).toEqual([])
+        expect(await auditTables(database)).toEqual([])
       }
       expect(sizes.toSorted((a, b) => a - b)).toEqual([20, 50, 50, 501, 1000, 1000])
       expect(await driver.dispatch.prune({ deletedOlderThanMs: 1 })).toBe(2)
@@ -221,7 +221,7 @@ export function describeDeletion(open: () => Database): void {
       paths.push(...(await clearAll()))
       expect(paths).toHaveLength(12 * 4 * 2)
       expect((await listSessions(database.db, { limit: 9 })).sessions).toEqual([])
-      expect(await auditBooks(database)).toEqual([])
+      expect(await auditTables(database)).toEqual([])
     })
 
     test('a concurrent delete and retry are serialised', async () => {
@@ -238,7 +238,7 @@ export function describeDeletion(open: () => Database): void {
       })
       await Promise.all(rounds)
       await clearAll()
-      expect(await auditBooks(database)).toEqual([])
+      expect(await auditTables(database)).toEqual([])
     })
   })
 
@@ -329,7 +329,7 @@ export function describeDeletion(open: () => Database): void {
       }
       expect(Math.max(...sizes.slice(10))).toBeLessThanOrEqual(Math.max(...sizes.slice(0, 10)))
       expect((await listEndings(database.db, 'd39-0', { limit: 9 })).length).toBe(2)
-      expect(await auditBooks(database)).toEqual([])
+      expect(await auditTables(database)).toEqual([])
     })
   })
 }

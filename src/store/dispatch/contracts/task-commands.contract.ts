@@ -1,6 +1,6 @@
 import { beforeEach, describe, expect, test } from 'vitest'
 import { DispatchDriver, makeTask } from '../../../../test/support/dispatch-driver.ts'
-import { auditBooks } from '../../../../test/support/dispatch-books.ts'
+import { auditTables } from '../../../../test/support/dispatch-tables.ts'
 import type { Database } from '../../database.ts'
 import { claimCallbacks, settleCallback } from '../commands/callbacks.ts'
 import { putQuota } from '../commands/put-quota.ts'
@@ -99,7 +99,7 @@ export function describeTaskCommands(open: () => Database): void {
       expect(await driver.renew('n1', [held!])).toEqual([{ ...held, kind: 'cancelled' }])
       expect(await driver.end(held!)).toEqual({ kind: 'refused', reason: 'cancelled' })
       expect(await driver.take(5)).toMatchObject([{ attempt: 2 }, { attempt: 2 }])
-      expect(await auditBooks(database)).toEqual([])
+      expect(await auditTables(database)).toEqual([])
     })
 
     test('retrySession() refuses a running, final or unknown session', async () => {
@@ -135,7 +135,7 @@ export function describeTaskCommands(open: () => Database): void {
         }
         if (round === 1) expect(await driver.dispatch.retryTask('twice', ['ERROR'])).toMatchObject({ sessions: 1 })
       }
-      expect(await auditBooks(database)).toEqual([])
+      expect(await auditTables(database)).toEqual([])
     })
   })
 
@@ -280,7 +280,7 @@ export function describeTaskCommands(open: () => Database): void {
       })
       await Promise.all(pairs)
       expect(await countOpen(database.db)).toEqual({ queued: 0, leased: 0 })
-      expect(await auditBooks(database)).toEqual([])
+      expect(await auditTables(database)).toEqual([])
     })
   })
 }

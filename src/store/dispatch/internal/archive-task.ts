@@ -1,18 +1,11 @@
-import { sql, type Transaction } from 'kysely'
+import { type Selectable, sql, type Transaction } from 'kysely'
 import type { TaskRequest } from '../../../model/task.ts'
 import type { Tables } from '../../database/tables.ts'
 
 /** Limit of the API on a task id, in characters. */
 const MAX_ID_LENGTH = 512
 
-interface OldTask {
-  id: string
-  status: string
-  is_tombstone: boolean
-  deleted_at: number | null
-  submit_key: string | null
-  run: number
-}
+type OldTask = Pick<Selectable<Tables['tasks']>, 'id' | 'status' | 'is_tombstone' | 'deleted_at' | 'submit_key' | 'run'>
 
 /** A finished task whose id was freed for a new run. */
 export interface Archived {

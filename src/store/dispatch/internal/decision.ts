@@ -1,7 +1,8 @@
+import type { Selectable } from 'kysely'
 import type { Failure } from '../../../model/failure.ts'
 import { judgeEnding, type Verdict } from '../../../model/refill.ts'
 import type { SessionStatus, SessionTiming } from '../../../model/session.ts'
-import type { TaskState } from '../../database/tables.ts'
+import type { Tables } from '../../database/tables.ts'
 import type { ArtifactReference, Lease, ResultReference } from '../types.ts'
 
 /** The end of an attempt: a result was delivered, or the lease was lost. */
@@ -25,31 +26,18 @@ export interface AttemptEnding extends Lease {
 }
 
 /** A locked row: unchanged by others until the transaction ends. */
-export interface LockedTask {
-  id: string
-  status: TaskState
-  need: number
-  ended: number
-  valid: number
-  usable: number
-  endings: number
-  early_stop: number | null
-  max_failures: number
+export interface LockedTask extends Pick<
+  Selectable<Tables['tasks']>,
+  'id' | 'status' | 'need' | 'ended' | 'valid' | 'usable' | 'endings' | 'early_stop' | 'max_failures'
+> {
   /** The owner has a limit on running sessions, so the end of one may let a waiting node lease another. */
   is_limited: boolean
 }
 
-export interface LockedSession {
-  id: string
-  task_id: string
-  state: 'queued' | 'leased' | 'resting' | 'ended'
-  status: string
-  attempt: number
-  failures: number
-  beat: number
-  node_id: string | null
-  leased_at: number | null
-}
+export type LockedSession = Pick<
+  Selectable<Tables['sessions']>,
+  'id' | 'task_id' | 'state' | 'status' | 'attempt' | 'failures' | 'beat' | 'node_id' | 'leased_at'
+>
 
 export interface Decision {
   ending: AttemptEnding

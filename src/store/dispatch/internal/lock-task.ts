@@ -1,20 +1,12 @@
-import { sql, type Transaction } from 'kysely'
-import type { Tables, TaskState } from '../../database/tables.ts'
+import { type Selectable, sql, type Transaction } from 'kysely'
+import type { Tables } from '../../database/tables.ts'
 
-export interface LockedTask {
-  status: TaskState
-  is_tombstone: boolean
-  priority: number
-  need: number
-  ended: number
-  valid: number
-  usable: number
-  failed: number
-  early_stop: number | null
-  policy_version: number | null
-  staleness_limit: number | null
-  deleted_at: number | null
-}
+type Counts = 'need' | 'ended' | 'valid' | 'usable' | 'failed'
+type Limits = 'early_stop' | 'policy_version' | 'staleness_limit'
+export type LockedTask = Pick<
+  Selectable<Tables['tasks']>,
+  'status' | 'is_tombstone' | 'priority' | 'deleted_at' | Counts | Limits
+>
 
 /** First statement of every transaction that starts or ends sessions of a task: serialises these transactions. */
 export async function lockTask(tx: Transaction<Tables>, taskId: string): Promise<LockedTask | undefined> {

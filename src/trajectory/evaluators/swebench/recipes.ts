@@ -194,11 +194,9 @@ function usualParser(command: string, runner: Runner | undefined): string | unde
     case 'pytest':
     case 'jest':
     case 'vitest':
-      return runner
     case 'sympy':
-      return 'sympy'
     case 'unittest':
-      return 'unittest'
+      return runner
     case 'mocha':
       return /\btap\b/.test(command) ? 'tap' : 'mocha'
     case 'node':

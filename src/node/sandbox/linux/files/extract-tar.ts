@@ -1,7 +1,7 @@
 import { constants, type Stats } from 'node:fs'
 import { chmod, link, lstat, mkdir, open, symlink } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errnoOf } from '../../../../lib/fs/errno.ts'
+import { errnoOf, ignoreErrno } from '../../../../lib/fs/errno.ts'
 import { readTar, TarError, type TarEntry } from '../../../../lib/archive/tar-reader.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { CopyLimits } from '../../runtimes/runtime.ts'
@@ -96,10 +96,7 @@ function toName(name: string): string {
 
 /** Returns undefined if the path does not exist. */
 export async function lstatIfThere(path: string): Promise<Stats | undefined> {
-  return lstat(path).catch((error: unknown) => {
-    if (errnoOf(error) === 'ENOENT') return undefined
-    throw error
-  })
+  return lstat(path).catch(ignoreErrno('ENOENT'))
 }
 
 function unsafe(message: string, cause?: unknown): RolloutError {

@@ -4,6 +4,7 @@ import { lstat, rm } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import type { Readable, Writable } from 'node:stream'
+import { onAbort } from '../../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { CopyLimits } from '../../runtimes/runtime.ts'
 import { extractTar, lstatIfThere } from './extract-tar.ts'
@@ -89,7 +90,7 @@ export async function downloadFrom(
   const script = `[ -e "$1" ] || [ -L "$1" ] || exit ${MISSING}; cd -- "$(dirname -- "$1")" && exec tar -cf - -- "$(basename -- "$1")"`
   const helper = start(['/bin/sh', '-c', script, 'sh', source])
   helper.stdin.destroy()
-  using _ = killWhen(signal, helper)
+  using _ = onAbort(signal, () => helper.kill())
   try {
     await extractTar(helper.stdout, target, limits)
     await check(helper, source)
@@ -106,7 +107,7 @@ export async function readFileFrom(start: StartHelper, path: string, maxBytes: n
   const script = `[ -e "$1" ] || exit ${MISSING}; [ -f "$1" ] || exit ${NOT_A_FILE}; exec head -c "$2" -- "$1"`
   const helper = start(['/bin/sh', '-c', script, 'sh', path, String(maxBytes + 1)])
   helper.stdin.destroy()
-  using _ = killWhen(AbortSignal.timeout(FILE_TIMEOUT_MS), helper)
+  using _ = onAbort(AbortSignal.timeout(FILE_TIMEOUT_MS), () => helper.kill())
   const chunks: Buffer[] = []
   let size = 0
   for await (const chunk of helper.stdout as AsyncIterable<Buffer>) {
@@ -124,19 +125,12 @@ async function feed(
   signal: AbortSignal,
 ): Promise<void> {
   helper.stdout.resume()
-  using _ = killWhen(signal, helper)
+  using _ = onAbort(signal, () => helper.kill())
   // A helper that cannot write closes its input; its stderr has the reason.
   await pipeline(source, helper.stdin).catch(() => {})
   await helper.ended
   signal.throwIfAborted()
   await check(helper, 'the upload')
-}
-
-function killWhen(signal: AbortSignal, helper: HelperProcess): Disposable {
-  const kill = () => helper.kill()
-  signal.addEventListener('abort', kill, { once: true })
-  if (signal.aborted) kill()
-  return { [Symbol.dispose]: () => signal.removeEventListener('abort', kill) }
 }
 
 /** Throws the error that a helper's exit code stands for; with `codes`, only for these codes. */

@@ -2,7 +2,7 @@ import { accessSync, constants, existsSync } from 'node:fs'
 import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { errnoOf } from '../../../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../../../lib/fs/errno.ts'
 import type { SandboxLimits, SandboxStats } from '../../runtimes/runtime.ts'
 import { readIfExists } from '../files/read-if-exists.ts'
 import { identify, signalProcess } from '../process/processes.ts'
@@ -94,7 +94,7 @@ export class Cgroup {
   }
 
   async create({ memoryMb, pids, cpus }: SandboxLimits): Promise<void> {
-    for (const folder of this.#all()) await mkdir(folder, { mode: 0o755 }).catch(ignore('EEXIST'))
+    for (const folder of this.#all()) await mkdir(folder, { mode: 0o755 }).catch(ignoreErrno('EEXIST'))
     const bytes = memoryMb === undefined ? undefined : String(memoryMb * 1024 * 1024)
     await this.#set('memory', bytes, { 1: 'memory.limit_in_bytes', 2: 'memory.max' })
     // With swap, a program over its limit would become slow instead of being killed. The files are absent without swap.
@@ -133,7 +133,7 @@ export class Cgroup {
     for (const folder of this.#all()) {
       for (let attempt = 0; attempt < REMOVE_ATTEMPTS && existsSync(folder); attempt += 1) {
         await killMembers(folder)
-        await rmdir(folder).catch(ignore('EBUSY', 'ENOENT'))
+        await rmdir(folder).catch(ignoreErrno('EBUSY', 'ENOENT'))
         if (existsSync(folder)) await sleep(20)
       }
     }
@@ -177,11 +177,5 @@ function isWritable(folder: string): boolean {
     return true
   } catch {
     return false
-  }
-}
-
-function ignore(...codes: string[]): (error: unknown) => void {
-  return (error) => {
-    if (!codes.includes(errnoOf(error) ?? '')) throw error
   }
 }

@@ -1,4 +1,5 @@
 import { randomInt } from 'node:crypto'
+import * as z from 'zod'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { SandboxSpec } from '../../runtimes/runtime.ts'
@@ -7,6 +8,18 @@ import { HOST_ENV } from '../files/paths.ts'
 /** Distance between the shared user id and the first user id of a single sandbox. */
 const DISTANCE = 1024
 const COUNT = 16_384
+
+/** Config key of the runtimes that use `SandboxUsers`. */
+export const usersConfig = {
+  uid: z
+    .int()
+    .min(1)
+    .max(2 ** 31)
+    .default(1_900_000)
+    .describe(
+      'If the node runs as root: owner of the files of snapshots, and first of the 17408 user ids that sandboxes run as; these users should own no other files',
+    ),
+}
 
 /** User that the commands of a sandbox run as, if the node is root. Ids are those of this machine. */
 export interface SandboxUser {

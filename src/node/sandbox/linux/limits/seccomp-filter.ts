@@ -1,5 +1,6 @@
 import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
+import { HOST_ENV } from '../files/paths.ts'
 
 /** System calls that no command needs, with their numbers on x86_64 and arm64; null if absent. */
 const REFUSED: Readonly<Record<string, readonly [x64: number, arm64: number | null]>> = {
@@ -223,15 +224,12 @@ function assemble(instructions: readonly Instruction[]): Buffer {
 const applySeccomp = loadProgram(new URL('./apply-seccomp.pl', import.meta.url))
 
 /** Returns the command prefix that installs the filter; undefined if it cannot be installed. */
-export async function findSeccompPrefix(
-  env: Readonly<Record<string, string>>,
-  options: { mayMount: boolean },
-): Promise<readonly string[] | undefined> {
+export async function findSeccompPrefix(options: { mayMount: boolean }): Promise<readonly string[] | undefined> {
   const machine = process.arch
   if (machine !== 'x64' && machine !== 'arm64') return undefined
   const { prctl, keyctl } = MACHINES[machine]
   const filter = buildSeccompFilter(machine, options).toString('hex')
   const prefix = ['perl', '-e', applySeccomp(), String(prctl), String(keyctl), filter] as const
-  const { exitCode } = await runProgram([...prefix, 'true'], { env })
+  const { exitCode } = await runProgram([...prefix, 'true'], { env: HOST_ENV })
   return exitCode === 0 ? prefix : undefined
 }

@@ -125,7 +125,7 @@ async function startProxy(
       let received = ''
       socket.setEncoding('utf8').on('data', (text: string) => (received += text))
       socket.write(bytes)
-      await once(socket, 'close')
+      await new Promise((resolve) => socket.once('close', resolve))
       return received
     },
   }

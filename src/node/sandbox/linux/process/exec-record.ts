@@ -1,8 +1,10 @@
+import { constants } from 'node:os'
 import { join } from 'node:path'
 import type { ExecResult, ExecSpec } from '../../runtimes/runtime.ts'
 import { Spool } from './spool.ts'
 
-const OUTPUT_BYTES = 16 * 1024 * 1024
+/** Default of `outputBytes`. */
+export const OUTPUT_BYTES = 16 * 1024 * 1024
 
 export interface RecordDeps {
   id: string
@@ -10,7 +12,6 @@ export interface RecordDeps {
   folder: string
   /** Number of processes that the kernel has killed for lack of memory; undefined if unknown. */
   countOutOfMemory(): Promise<number | undefined>
-  now(): number
 }
 
 /** Output, duration and resource counters of a command, independent of what runs it. */
@@ -81,4 +82,10 @@ export class ExecRecord {
       durationMs: this.#durationMs,
     }
   }
+}
+
+/** Reads an exit code in which, with `isSignal`, a number above 128 stands for a signal. */
+export function toEnding(code: number, isSignal: boolean): Pick<ExecResult, 'exitCode' | 'signal'> {
+  const found = isSignal ? Object.entries(constants.signals).find(([, number]) => code === 128 + number) : undefined
+  return found === undefined ? { exitCode: code, signal: null } : { exitCode: null, signal: found[0] as NodeJS.Signals }
 }

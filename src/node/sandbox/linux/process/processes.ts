@@ -41,6 +41,12 @@ export async function childrenOf(pid: number): Promise<number[]> {
   return list.split(' ').filter(Boolean).map(Number)
 }
 
+/** Returns undefined if the process has no child, or if its oldest child has ended. */
+export async function firstChildOf(pid: number): Promise<ProcessRef | undefined> {
+  const [child] = await childrenOf(pid)
+  return child === undefined ? undefined : identify(child)
+}
+
 /** Returns the processes whose environment or mounts contain the text, as far as this process may read them. */
 async function findProcesses(text: string, place: 'environ' | 'mounts'): Promise<ProcessRef[]> {
   const names = await readdir('/proc')

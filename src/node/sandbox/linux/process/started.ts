@@ -1,4 +1,5 @@
 import { createInterface } from 'node:readline'
+import { onAbort } from '../../../../lib/async/until-aborted.ts'
 import type { SpawnedProcess } from './spawner.ts'
 
 /** Time limit for the start of a sandbox, or of a namespace in it. */
@@ -21,9 +22,7 @@ export function readyLines<Word extends string>(
     })
     child.once('error', reject)
     child.once('close', () => reject(new Error(stderr.trim() || 'the process ended without a message')))
-    const late = (): void => reject(new Error('no response in time'))
-    signal.addEventListener('abort', late, { once: true })
-    if (signal.aborted) late()
+    onAbort(signal, () => reject(new Error('no response in time')))
   })
 }
 

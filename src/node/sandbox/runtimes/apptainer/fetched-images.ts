@@ -1,9 +1,10 @@
 import { createHash, randomUUID } from 'node:crypto'
-import { chmod, mkdir, rename, stat } from 'node:fs/promises'
+import { chmod, mkdir, rename } from 'node:fs/promises'
 import { request } from 'node:http'
 import { join } from 'node:path'
 import { orAborted } from '../../../../lib/async/until-aborted.ts'
-import { errnoOf } from '../../../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../../../lib/fs/errno.ts'
+import { isFolder } from '../../../../lib/fs/file-exists.ts'
 import { makeDirectories } from '../../../../lib/fs/make-directories.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
@@ -70,10 +71,8 @@ export class FetchedImages {
         throw new RolloutError('runtime.image-missing', `Image ${name} cannot be fetched: ${reason}`)
       }
       await chmod(root, 0o755)
-      await rename(root, folder).catch((error: unknown) => {
-        // Another process unpacked the same image meanwhile.
-        if (!['EEXIST', 'ENOTEMPTY'].includes(errnoOf(error) ?? '')) throw error
-      })
+      // Another process may have unpacked the same image meanwhile.
+      await rename(root, folder).catch(ignoreErrno('EEXIST', 'ENOTEMPTY'))
     } finally {
       await removeTree(draft)
     }
@@ -110,8 +109,4 @@ function requestEngine(socketPath: string, path: string): Promise<{ status: numb
     call.on('timeout', () => call.destroy(new Error('no response in time'))).on('error', reject)
     call.end()
   })
-}
-
-async function isFolder(path: string): Promise<boolean> {
-  return (await stat(path).catch(() => undefined))?.isDirectory() === true
 }

@@ -5,8 +5,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { CleanSpawn } from '../../linux/process/clean-spawn.ts'
-import { HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, resolveMountSource } from '../../linux/files/paths.ts'
+import { COVERED, HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, resolveMountSource } from '../../linux/files/paths.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../linux/process/processes.ts'
+import { rootName } from '../../linux/host-runtime.ts'
+import { buildSeccompFilter } from '../../linux/limits/seccomp-filter.ts'
+import type { Isolation } from '../../linux/namespaced-sandbox.ts'
 import type { SandboxRecord } from '../../linux/records.ts'
 import { untilExit, readyLines, START_MS } from '../../linux/process/started.ts'
 import { toSysctls, type UserLimits } from '../../linux/limits/user-quotas.ts'
@@ -17,6 +20,8 @@ import { step, type Architecture } from './steps.ts'
 const INIT = 'echo ready; exec >/dev/null 2>&1; read -r _'
 /** Without root: folder of the parts from which finish.pl assembles the root folder. */
 const PARTS = '/.polar'
+/** Folder of a snapshot's layer in Apptainer's overlay format: with an `upper` in it. */
+export const LAYER = 'layer'
 /** Variables that Apptainer sets, not the image. */
 const OWN_VARIABLE =
   /^(?:(?:APPTAINER|SINGULARITY)_.*|HOME|LD_LIBRARY_PATH|OLDPWD|PROMPT_COMMAND|PS1|PWD|SHLVL|TERM|_)$/
@@ -31,7 +36,7 @@ export interface Privileges {
   inside: { user: number; group: number }
 }
 
-export interface ApptainerProcesses {
+interface ApptainerProcesses {
   /** Apptainer itself, outside; the sandbox ends with it. */
   child: ChildProcess
   monitor: ProcessRef
@@ -59,11 +64,7 @@ export interface LaunchOptions {
 }
 
 /** Starts the processes; none is left when this throws. */
-export async function launch(
-  spec: SandboxSpec,
-  options: LaunchOptions,
-  signal: AbortSignal,
-): Promise<{ processes: ApptainerProcesses; env: Readonly<Record<string, string>> }> {
+export async function launch(spec: SandboxSpec, options: LaunchOptions, signal: AbortSignal): Promise<Isolation> {
   const { privileges, folder, record, spawn } = options
   const { architecture, isRoot, owner, inside } = privileges
   const mounts = await Promise.all(
@@ -76,7 +77,7 @@ export async function launch(
   const targets = await Promise.all(mounts.map(async ({ source, target }) => `${await kindOf(source)}${target}`))
   const workdir = insidePath(spec.workdir)
   const { diskMb, memoryMb } = spec.limits
-  const place = [markOf(record), folder, sharedOf(spec), diskMb ?? '', memoryMb ?? ''] as const
+  const place = [rootName(record), folder, sharedOf(spec), diskMb ?? '', memoryMb ?? ''] as const
   const folders = (spec.folders ?? []).map(insidePath)
   const owned = [workdir, INSIDE_HOME, owner, isRoot, targets.length, folders.length, ...targets, ...folders]
   const [file, ...args] = step(architecture, 'launch', ...place, ...owned, ...apptainerLine(spec, options, mounts))
@@ -100,7 +101,7 @@ export async function launch(
       isRoot,
       owner,
       inside.user,
-      markOf(record),
+      rootName(record),
       ownedWorkdir,
       INSIDE_HOME,
       ...parts,
@@ -109,13 +110,41 @@ export async function launch(
     ]
     const { exitCode, stderr } = await runProgram(step(architecture, 'finish', ...finish), { env: HOST_ENV })
     if (exitCode !== 0) throw new Error(stderr.trim() || `finish.pl exited with ${exitCode}`)
-    return { processes: { child, monitor, first, users, helpers }, env: await environmentOf(first) }
+    return toIsolation(spec, options, { child, monitor, first, users, helpers }, await environmentOf(first))
   } catch (cause) {
     if (users !== undefined) await signalProcess(users, 'SIGKILL')
     child.kill('SIGKILL')
     signal.throwIfAborted()
     const reason = cause instanceof Error ? cause.message : String(cause)
     throw new RolloutError('runtime.start-failed', `Cannot start sandbox ${spec.id}: ${reason}`, { cause })
+  }
+}
+
+function toIsolation(
+  { network }: SandboxSpec,
+  { privileges, folder }: LaunchOptions,
+  processes: ApptainerProcesses,
+  env: Readonly<Record<string, string>>,
+): Isolation {
+  const { child, monitor, first, users, helpers } = processes
+  const { architecture, isRoot, owner } = privileges
+  const hasNetwork = network.kind !== 'open'
+  const seccompFilter = buildSeccompFilter(architecture, { mayMount: false }).toString('hex')
+  return {
+    child,
+    first,
+    processes: [first, monitor, users, ...helpers],
+    env,
+    memoryStorage: `/proc/${first.pid}/root/dev/shm`,
+    written: join(folder, 'rw'),
+    upper: join(folder, 'rw', 'upper'),
+    snapshotLayer: `${LAYER}/upper`,
+    canTell: true,
+    networkPrefix: ['nsenter', '-t', String(first.pid), ...(isRoot ? [] : ['-U', '--preserve-credentials']), '-n'],
+    namespaceCommand: () => step(architecture, 'createNamespace', first, isRoot, owner, hasNetwork, ...COVERED),
+    enter: (process) => step(architecture, 'enter', process, users, isRoot, owner, hasNetwork, seccompFilter),
+    visit: (command) => step(architecture, 'visit', monitor, isRoot, ...command),
+    end: () => endApptainer(processes),
   }
 }
 
@@ -221,23 +250,13 @@ async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string,
   return { PATH: INSIDE_PATH, ...Object.fromEntries(pairs), HOME: INSIDE_HOME }
 }
 
-export async function endApptainer({ child, monitor, first, users, helpers }: ApptainerProcesses): Promise<void> {
+async function endApptainer({ child, monitor, first, users, helpers }: ApptainerProcesses): Promise<void> {
   const ended = untilExit(child)
   const all = [first, monitor, users, ...helpers]
   for (const ref of all) await signalProcess(ref, 'SIGKILL')
   await ended
   // The first process ends after all others.
   for (const ref of all) while (await isAlive(ref)) await sleep(2)
-}
-
-/** Folder of a snapshot's layer in Apptainer's overlay format: with an `upper` in it. */
-export function layerOf(snapshot: string): string {
-  return join(snapshot, 'layer')
-}
-
-/** Name of the memory file system, by which the sandbox's processes are found. */
-export function markOf({ token }: SandboxRecord): string {
-  return `polar-${token}`
 }
 
 async function kindOf(source: string): Promise<'d' | 'f'> {

@@ -1,5 +1,4 @@
 import { loadProgram } from '../../../../lib/process/load-program.ts'
-import { buildSeccompFilter } from '../../linux/limits/seccomp-filter.ts'
 import type { ProcessRef } from '../../linux/process/processes.ts'
 
 /** Numbers of system calls for which Perl has no function. */
@@ -41,9 +40,4 @@ export function step(
 function toText(argument: Argument): string {
   if (typeof argument === 'boolean') return argument ? '1' : ''
   return String(typeof argument === 'object' ? argument.pid : argument)
-}
-
-/** Seccomp filter for enter.pl, in hex. */
-export function seccompFilterOf(architecture: Architecture): string {
-  return buildSeccompFilter(architecture, { mayMount: false }).toString('hex')
 }

@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import * as z from 'zod'
 import { COVERED, INSIDE_PATH } from '../../linux/files/paths.ts'
 import { childrenOf, identify, type ProcessRef } from '../../linux/process/processes.ts'
+import { usersConfig } from '../../linux/limits/sandbox-users.ts'
 import { snapshotConfig } from '../../linux/files/snapshots.ts'
 
 export const BubblewrapConfig = z.strictObject({
@@ -14,14 +15,7 @@ export const BubblewrapConfig = z.strictObject({
     .array(z.string().regex(/^(?:\/[\w.-]+)+$/))
     .default(['/usr', '/opt'])
     .describe('Folders of the machine that a sandbox without an image can read'),
-  uid: z
-    .int()
-    .min(1)
-    .max(2 ** 31)
-    .default(1_900_000)
-    .describe(
-      'If the node runs as root: owner of the files of snapshots, and first of the 17408 user ids that sandboxes run as; these users should own no other files',
-    ),
+  ...usersConfig,
   userNamespaces: z.boolean().default(false).describe('Whether commands may create user namespaces'),
   ...snapshotConfig,
 })
@@ -59,13 +53,8 @@ export function bwrapLine(
   return [program, ...options, ...tree, ...covered, ...rights, '/bin/sh', '-c', init]
 }
 
-/** Command prefix that enters the outer user namespace, in which we are root. */
-export function enterUsers(monitor: ProcessRef): string[] {
-  return ['nsenter', '--preserve-credentials', '-t', String(monitor.pid), '-U']
-}
-
 /** Returns the first process of a bwrap's process namespace. bwrap has no other child except `other`. */
-export async function firstOf(monitor: number, other?: number): Promise<ProcessRef | undefined> {
+export async function firstOf(monitor: number, other: number): Promise<ProcessRef | undefined> {
   const pid = (await childrenOf(monitor)).find((child) => child !== other)
   return pid === undefined ? undefined : identify(pid)
 }

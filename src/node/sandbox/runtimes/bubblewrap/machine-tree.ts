@@ -1,10 +1,11 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { constants } from 'node:fs'
-import { access, cp, lstat, mkdir, readlink, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
+import { cp, lstat, mkdir, readlink, rename, rm, stat, symlink, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { fileExists, isFolder } from '../../../../lib/fs/file-exists.ts'
 import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { makeDirectories } from '../../../../lib/fs/make-directories.ts'
-import { errnoOf } from '../../../../lib/fs/errno.ts'
+import { ignoreErrno } from '../../../../lib/fs/errno.ts'
 import { INSIDE_HOME, INSIDE_ID } from '../../linux/files/paths.ts'
 
 /**
@@ -64,7 +65,7 @@ export interface MachineTree {
 /** Creates the small tree below `dir`, or reuses one that was created with the same libraries of the machine. */
 export async function prepareMachineTree(dir: string, visible: readonly string[]): Promise<MachineTree> {
   const folders: string[] = []
-  for (const path of visible) if (await isDirectory(path)) folders.push(path)
+  for (const path of visible) if (await isFolder(path)) folders.push(path)
   const links: [name: string, target: string][] = []
   for (const name of MERGED) {
     const stats = await lstat(`/${name}`).catch(() => undefined)
@@ -74,7 +75,7 @@ export async function prepareMachineTree(dir: string, visible: readonly string[]
   const cache = await stat('/etc/ld.so.cache').catch(() => undefined)
   const key = JSON.stringify([ETC, MADE_ETC, folders, links, cache?.mtimeMs])
   const base = join(dir, `base-${createHash('sha256').update(key).digest('hex').slice(0, 16)}`)
-  if (await isDirectory(base)) return { base, folders }
+  if (await isFolder(base)) return { base, folders }
   const draft = `${base}.${randomUUID()}`
   await makeDirectories(draft, 0o755)
   for (const name of EMPTY) await mkdir(join(draft, name), { mode: 0o755 })
@@ -84,29 +85,20 @@ export async function prepareMachineTree(dir: string, visible: readonly string[]
   for (const [name, content] of Object.entries(MADE_ETC)) await writeFile(join(draft, 'etc', name), content)
   await rename(draft, base).catch(async (error: unknown) => {
     await rm(draft, { recursive: true, force: true })
-    if (errnoOf(error) !== 'ENOTEMPTY' && errnoOf(error) !== 'EEXIST') throw error
+    ignoreErrno('ENOTEMPTY', 'EEXIST')(error)
   })
   return { base, folders }
 }
 
 async function copyIfReadable(from: string, to: string): Promise<void> {
-  const isReadable = (path: string) =>
-    access(path, constants.R_OK).then(
-      () => true,
-      () => false,
-    )
   // A dangling link is copied too.
   if ((await lstat(from).catch(() => undefined)) === undefined) return
   await mkdir(dirname(to), { recursive: true, mode: 0o755 })
   await cp(from, to, {
     recursive: true,
     verbatimSymlinks: true,
-    filter: async (path) => (await lstat(path)).isSymbolicLink() || isReadable(path),
+    filter: async (path) => (await lstat(path)).isSymbolicLink() || fileExists(path, constants.R_OK),
   })
-}
-
-async function isDirectory(path: string): Promise<boolean> {
-  return (await stat(path).catch(() => undefined))?.isDirectory() === true
 }
 
 export const mountTree = loadProgram(new URL('./mount-tree.sh', import.meta.url))

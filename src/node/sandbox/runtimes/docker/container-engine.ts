@@ -2,6 +2,7 @@ import { request } from 'node:http'
 import type { Duplex, Readable } from 'node:stream'
 import { Agent, type Dispatcher } from 'undici'
 import { describeError } from '../../../../lib/fs/errno.ts'
+import { parseJson, parseJsonObject } from '../../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 
 /** Version of Docker 20.10 and Podman 4; later versions still support it. */
@@ -35,11 +36,7 @@ export class ContainerEngine implements AsyncDisposable {
   async call(method: Dispatcher.HttpMethod, path: string, call: ContainerEngineCall = {}): Promise<unknown> {
     const { body } = await this.open(method, path, call)
     const text = await body.text()
-    try {
-      return text === '' ? undefined : JSON.parse(text)
-    } catch {
-      return text
-    }
+    return text === '' ? undefined : (parseJson(text) ?? text)
   }
 
   /** Returns the response as a stream; the caller reads its body to the end or destroys it. */
@@ -158,12 +155,7 @@ function withQuery(path: string, query: Readonly<Record<string, string>> = {}): 
 }
 
 function messageOf(body: string): string {
-  try {
-    const { message, cause } = JSON.parse(body) as { message?: unknown; cause?: unknown }
-    if (typeof message === 'string') return message
-    if (typeof cause === 'string') return cause
-  } catch {
-    // Not JSON: the text itself is the message.
-  }
-  return body.trim().slice(0, 2000)
+  const { message, cause } = parseJsonObject(body) ?? {}
+  if (typeof message === 'string') return message
+  return typeof cause === 'string' ? cause : body.trim().slice(0, 2000)
 }

@@ -1,9 +1,9 @@
 import { randomUUID } from 'node:crypto'
-import { constants } from 'node:os'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
-import { ExecRecord } from '../../linux/process/exec-record.ts'
+import { ExecRecord, toEnding } from '../../linux/process/exec-record.ts'
+import { MarkedMessages } from '../../linux/process/marked-messages.ts'
 import type { CompleteExecSpec } from '../../linux/process/render-exec.ts'
 import type { ExecResult, Execution } from '../runtime.ts'
 import type { ContainerEngine } from './container-engine.ts'
@@ -40,13 +40,12 @@ export interface ContainerExecutionDeps {
   /** Folder of the output files. */
   folder: string
   tracker: ProcessTracker
-  now(): number
 }
 
 export async function startInContainer(spec: CompleteExecSpec, deps: ContainerExecutionDeps): Promise<Execution> {
   const { engine, tracker, id } = deps
   const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: () => tracker.countOutOfMemory() })
-  const mark = new MarkFilter(`polar-exit-${randomUUID()}`)
+  const mark = new MarkedMessages(`polar-exit-${randomUUID()}`)
   const { execId, socket, frames, processes } = await startShell(spec, mark, deps).catch(async (error: unknown) => {
     await record.end()
     throw error
@@ -63,7 +62,7 @@ export async function startInContainer(spec: CompleteExecSpec, deps: ContainerEx
         // Later output is dropped, so that a process that still writes does not block.
         if (isFinished) continue
         // A full disk of this machine must not stop the command; the byte count shows that output is missing.
-        await record.spools[stream].write(stream === 'stderr' ? mark.extract(data) : data).catch(() => {})
+        await record.spools[stream].write(stream === 'stderr' ? mark.extract(data).content : data).catch(() => {})
       }
     } catch {
       // The connection broke. The exit status is still known; output since then is lost.
@@ -90,7 +89,7 @@ export async function startInContainer(spec: CompleteExecSpec, deps: ContainerEx
     isFinished = true
     await record.spools.stderr.write(mark.rest()).catch(() => {})
     const code = early ?? (await untilExitCode(engine, execId))
-    const ending = code === undefined ? GONE : toEnding(code, mark.isSeen)
+    const ending = code === undefined ? GONE : toEnding(code, mark.last === undefined)
     await record.end()
     return record.toResult(ending)
   }
@@ -115,14 +114,14 @@ interface StartedShell {
 /** Starts the shell that waits for a line before it executes the command. */
 async function startShell(
   { command, cwd, env, leftovers }: CompleteExecSpec,
-  mark: MarkFilter,
+  mark: MarkedMessages,
   { engine, containerId, user, tracker }: ContainerExecutionDeps,
 ): Promise<StartedShell> {
   using _ = await tracker.expect()
   const values = Object.entries(env).map(([name, value], index) => [`POLAR_ENV_${index}`, `${name}=${value}`] as const)
   const execId = await createExec(engine, containerId, {
     command: [...WAITER, ...waitingShell(values.map(([name]) => name)), cwd, ...command],
-    env: { POLAR_MARK: mark.text, ...Object.fromEntries(values) },
+    env: { POLAR_MARK: `${mark.text} ;`, ...Object.fromEntries(values) },
     user,
   })
   const socket = await startExec(engine, execId)
@@ -202,44 +201,4 @@ async function untilExitCode(engine: ContainerEngine, execId: string): Promise<n
 async function exitCodeOf(engine: ContainerEngine, execId: string): Promise<number | undefined> {
   const known = await inspectExec(engine, execId).catch(() => undefined)
   return known?.Running === false ? (known.ExitCode ?? undefined) : undefined
-}
-
-function toEnding(code: number, isExit: boolean): Pick<ExecResult, 'exitCode' | 'signal'> {
-  const found = isExit ? undefined : Object.entries(constants.signals).find(([, number]) => code === 128 + number)
-  return found === undefined ? { exitCode: code, signal: null } : { exitCode: null, signal: found[0] as NodeJS.Signals }
-}
-
-/** Removes a mark from a stream, however the stream is split. */
-class MarkFilter {
-  readonly text: string
-  isSeen = false
-  readonly #bytes: Buffer
-  /** Bytes that may be the beginning of the mark. */
-  #held = Buffer.alloc(0)
-
-  constructor(text: string) {
-    this.text = text
-    this.#bytes = Buffer.from(text)
-  }
-
-  extract(data: Buffer): Buffer {
-    const all = this.#held.length === 0 ? data : Buffer.concat([this.#held, data])
-    const at = all.indexOf(this.#bytes)
-    if (at >= 0) {
-      this.isSeen = true
-      this.#held = Buffer.alloc(0)
-      return Buffer.concat([all.subarray(0, at), all.subarray(at + this.#bytes.length)])
-    }
-    let length = Math.min(all.length, this.#bytes.length - 1)
-    while (length > 0 && !all.subarray(-length).equals(this.#bytes.subarray(0, length))) length -= 1
-    this.#held = Buffer.from(all.subarray(all.length - length))
-    return all.subarray(0, all.length - length)
-  }
-
-  /** Returns bytes that were only the beginning of the mark. */
-  rest(): Buffer {
-    const held = this.#held
-    this.#held = Buffer.alloc(0)
-    return held
-  }
 }

@@ -1,6 +1,7 @@
 import { createInterface } from 'node:readline'
 import * as z from 'zod'
 import { orAborted } from '../../../../lib/async/until-aborted.ts'
+import { parseJsonObject } from '../../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import { ContainerEngineError, ignoreStatus, type ContainerEngine } from './container-engine.ts'
 
@@ -74,8 +75,8 @@ export class Images {
       const { body } = await this.#engine.open('POST', '/images/create', { query: { fromImage: name }, headers })
       // The status precedes the download; an error is the last line.
       for await (const line of createInterface({ input: body })) {
-        const { error } = parseLine(line)
-        if (error !== undefined) throw new ContainerEngineError(500, error)
+        const error = parseJsonObject(line)?.['error']
+        if (typeof error === 'string') throw new ContainerEngineError(500, error)
       }
     } catch (cause) {
       if (!(cause instanceof ContainerEngineError)) throw cause
@@ -96,13 +97,4 @@ function toAuth({ registry, username, password }: RegistryLogin): object {
 export function registryOf(name: string): string {
   const first = name.includes('/') ? name.slice(0, name.indexOf('/')) : ''
   return /[.:]/.test(first) || first === 'localhost' ? first : 'docker.io'
-}
-
-function parseLine(line: string): { error?: string } {
-  try {
-    const { error } = JSON.parse(line) as { error?: unknown }
-    return typeof error === 'string' ? { error } : {}
-  } catch {
-    return {}
-  }
 }

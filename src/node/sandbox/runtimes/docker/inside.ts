@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { onAbort } from '../../../../lib/async/until-aborted.ts'
 import type { ContainerEngine } from './container-engine.ts'
 import { readFrames } from './frames.ts'
 
@@ -52,8 +53,7 @@ export async function runInside(
   const execId = await createExec(engine, containerId, creation)
   const socket = await startExec(engine, execId)
   socket.on('error', () => socket.destroy())
-  const stop = () => socket.destroy()
-  signal?.addEventListener('abort', stop, { once: true })
+  using _ = onAbort(signal, () => socket.destroy())
   socket.end()
   const texts = { stdout: '', stderr: '' }
   try {
@@ -61,8 +61,6 @@ export async function runInside(
       if (texts[stream].length < OUTPUT_BYTES) texts[stream] += data.toString('latin1')
   } catch {
     // The connection broke; the exit code tells whether the program succeeded.
-  } finally {
-    signal?.removeEventListener('abort', stop)
   }
   signal?.throwIfAborted()
   const { ExitCode: exitCode } = await inspectExec(engine, execId)

@@ -5,6 +5,7 @@ import type { Duplex } from 'node:stream'
 import { Agent, type Dispatcher } from 'undici'
 import * as z from 'zod'
 import { describeError } from '../../../../lib/fs/errno.ts'
+import { parseJson } from '../../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { ClusterAccess } from './access.ts'
 
@@ -71,11 +72,7 @@ export class Cluster implements AsyncDisposable {
       throw this.#unreachable(error)
     }
     if (status >= 400) throw new ClusterError(status, text)
-    try {
-      return text === '' ? undefined : JSON.parse(text)
-    } catch {
-      return text
-    }
+    return text === '' ? undefined : (parseJson(text) ?? text)
   }
 
   /** Returns the connection of a WebSocket after the server has accepted it. */
@@ -158,7 +155,7 @@ export class ClusterError extends Error {
   readonly reason: string | undefined
 
   constructor(status: number, body: string) {
-    const parsed = parseStatus(body)
+    const parsed = Status.safeParse(parseJson(body)).data
     super(parsed?.message ?? `${status} ${body.trim().slice(0, 2000)}`)
     this.status = status
     this.reason = parsed?.reason
@@ -169,12 +166,4 @@ export class ClusterError extends Error {
 export function ignoreMissing(error: unknown): undefined {
   if (error instanceof ClusterError && error.status === 404) return undefined
   throw error
-}
-
-function parseStatus(body: string): z.infer<typeof Status> | undefined {
-  try {
-    return Status.parse(JSON.parse(body))
-  } catch {
-    return undefined
-  }
 }

@@ -2,6 +2,7 @@ import { PassThrough, Writable } from 'node:stream'
 import type { Duplex } from 'node:stream'
 import { once } from 'node:events'
 import * as z from 'zod'
+import { onAbort } from '../../../../lib/async/until-aborted.ts'
 import { parseJson } from '../../../../lib/json/json-text.ts'
 import { describeError } from '../../../../lib/fs/errno.ts'
 import type { HelperProcess } from '../../linux/files/transfers.ts'
@@ -148,11 +149,9 @@ export async function runTool(
     if (texts[name].length < TEXT_BYTES) texts[name] += data.toString('latin1')
   }
   const stream = await openExec(cluster, target, command, { stdout: keep('stdout'), stderr: keep('stderr') }, signal)
-  const stop = () => stream.close()
-  signal?.addEventListener('abort', stop, { once: true })
+  using _ = onAbort(signal, () => stream.close())
   if (stdin !== undefined) void stream.write(stdin)
   const end = await stream.ended
-  signal?.removeEventListener('abort', stop)
   if (end.kind === 'exit') return { exitCode: end.exitCode, ...texts }
   return { exitCode: 255, stdout: texts.stdout, stderr: `${texts.stderr}${end.message}` }
 }

@@ -1,18 +1,16 @@
 import { randomUUID } from 'node:crypto'
-import { constants } from 'node:os'
-import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
+import { ExecRecord, OUTPUT_BYTES, toEnding } from '../../linux/process/exec-record.ts'
+import { MarkedMessages } from '../../linux/process/marked-messages.ts'
 import { renderExec, type CompleteExecSpec } from '../../linux/process/render-exec.ts'
-import { Spool } from '../../linux/process/spool.ts'
+import type { Spool } from '../../linux/process/spool.ts'
 import type { ExecResult, Execution } from '../runtime.ts'
 import { ClusterError, type Cluster } from './cluster.ts'
 import { openExec, runTool, type ExecStream, type ContainerTarget } from './exec.ts'
-import { MarkedMessages } from './marked-messages.ts'
 import type { PodProcesses } from './pod-processes.ts'
 import { fetchScript, launchScript, sweepScript } from './scripts.ts'
 
-const OUTPUT_BYTES = 16 * 1024 * 1024
 const READY_MS = 60_000
 /** Attempts to start a command, for example if the API server restarts. */
 const ATTEMPTS = 3
@@ -50,49 +48,30 @@ type Ending = Pick<ExecResult, 'exitCode' | 'signal'> & { isOutOfMemory?: boolea
 const KILLED: Ending = { exitCode: null, signal: 'SIGKILL' }
 
 export async function startInPod(spec: CompleteExecSpec, deps: PodExecutionDeps): Promise<Execution> {
-  const maxBytes = spec.outputBytes ?? OUTPUT_BYTES
-  const spools = {
-    stdout: await Spool.create(join(deps.folder, `${deps.id}.stdout`), maxBytes),
-    stderr: await Spool.create(join(deps.folder, `${deps.id}.stderr`), maxBytes),
-  }
-  const command = new Command(spec, deps, spools, maxBytes)
+  const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: async () => undefined })
+  const command = new Command(spec, deps, record.spools)
   try {
     await command.start()
   } catch (error) {
-    await Promise.all([spools.stdout.end(), spools.stderr.end()])
+    await record.end()
     throw error
   }
-  const startedAt = deps.now()
-  let isTimedOut = false
-  const timer =
-    spec.timeoutMs === undefined
-      ? undefined
-      : setTimeout(() => {
-          isTimedOut = true
-          void command.end()
-        }, spec.timeoutMs)
+  record.begin(() => void command.end())
 
   async function run(): Promise<ExecResult> {
     const ending = await command.ending
-    clearTimeout(timer)
-    const durationMs = deps.now() - startedAt
-    if (spec.leftovers === 'end' || isTimedOut) await command.end()
+    record.stopClock()
+    if (spec.leftovers === 'end' || record.isTimedOut) await command.end()
     else await command.leave()
-    await Promise.all([spools.stdout.end(), spools.stderr.end()])
-    return {
-      ...ending,
-      isTimedOut,
-      stdoutBytes: spools.stdout.bytes,
-      stderrBytes: spools.stderr.bytes,
-      durationMs,
-    }
+    await record.end()
+    return { ...(await record.toResult(ending)), isOutOfMemory: ending.isOutOfMemory }
   }
 
   const result = run()
   return {
     id: deps.id,
     result,
-    output: (stream, from = 0) => spools[stream].read(from),
+    output: (stream, from = 0) => record.spools[stream].read(from),
     signal: (name) => command.signal(name),
     async kill() {
       await command.end()
@@ -108,7 +87,6 @@ class Command {
   readonly #spec: CompleteExecSpec
   readonly #deps: PodExecutionDeps
   readonly #spools: Record<'stdout' | 'stderr', Spool>
-  readonly #maxBytes: number
   readonly #mark = new MarkedMessages(`polar-${randomUUID()}`)
   /** Bytes of the command's output that have arrived; offset after a connection broke. */
   readonly #got = { stdout: 0, stderr: 0 }
@@ -121,16 +99,10 @@ class Command {
   #ended: Promise<void> | undefined
   #kept: ((pids: number[]) => void) | undefined
 
-  constructor(
-    spec: CompleteExecSpec,
-    deps: PodExecutionDeps,
-    spools: Record<'stdout' | 'stderr', Spool>,
-    maxBytes: number,
-  ) {
+  constructor(spec: CompleteExecSpec, deps: PodExecutionDeps, spools: Record<'stdout' | 'stderr', Spool>) {
     this.#spec = spec
     this.#deps = deps
     this.#spools = spools
-    this.#maxBytes = maxBytes
     this.ending = new Promise((resolve) => (this.#settle = resolve))
   }
 
@@ -216,7 +188,8 @@ class Command {
   async #launch(): Promise<string | undefined> {
     const { cluster, target, processes, id } = this.#deps
     const name = `${id}-${randomUUID().slice(0, 8)}`
-    const script = ['/bin/sh', '-c', launchScript(), 'sh', name, String(this.#maxBytes), ...processes.takeFinished()]
+    const maxBytes = String(this.#spec.outputBytes ?? OUTPUT_BYTES)
+    const script = ['/bin/sh', '-c', launchScript(), 'sh', name, maxBytes, ...processes.takeFinished()]
     const start = Buffer.from(toStartScript(this.#spec, this.#mark.text))
     const input = Buffer.from(this.#spec.stdin ?? '')
     let output = ''
@@ -334,7 +307,7 @@ class Command {
       const [how, code, oom] = rest
       const isOutOfMemory =
         oom === undefined || this.#oomBefore === undefined ? undefined : Number(oom) > this.#oomBefore
-      this.#settle({ ...toEnding(how!, Number(code)), isOutOfMemory })
+      this.#settle({ ...toEnding(Number(code), how === 'signal'), isOutOfMemory })
     }
   }
 
@@ -354,9 +327,4 @@ export function sweepTool(mode: 'kill' | 'list', doomed: readonly number[], root
 /** Sent as input, not as arguments, because arguments appear in the server's logs and in process lists. */
 function toStartScript(spec: CompleteExecSpec, mark: string): string {
   return `mark=${mark}; become() { ${renderExec(spec)}; }`
-}
-
-function toEnding(how: string, code: number): Ending {
-  const found = how === 'signal' && Object.entries(constants.signals).find(([, number]) => code === 128 + number)
-  return found ? { exitCode: null, signal: found[0] as NodeJS.Signals } : { exitCode: code, signal: null }
 }

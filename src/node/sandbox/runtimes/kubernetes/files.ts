@@ -2,6 +2,7 @@ import { lstat, readdir, readlink } from 'node:fs/promises'
 import { join } from 'node:path'
 import { basename } from 'node:path/posix'
 import { packTree, TAR_END, tarHeader, tarPadding } from '../../../../lib/archive/tar-writer.ts'
+import { onAbort } from '../../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import { lstatIfThere } from '../../linux/files/extract-tar.ts'
 import { downloadFrom, readFileFrom, type HelperProcess } from '../../linux/files/transfers.ts'
@@ -61,8 +62,7 @@ export class PodFiles {
     const total = size + TAR_END.length
     const helper = this.#start(['/bin/sh', '-c', UNPACK, 'sh', target, basename(target), String(total)])
     helper.stdout.resume()
-    const kill = () => helper.kill()
-    signal.addEventListener('abort', kill, { once: true })
+    using _ = onAbort(signal, () => helper.kill())
     try {
       let sent = 0
       for await (const chunk of entries) {
@@ -77,7 +77,6 @@ export class PodFiles {
       if (exitCode !== 0) throw toFailure(target, exitCode, stderr)
     } finally {
       helper.kill()
-      signal.removeEventListener('abort', kill)
     }
   }
 }

@@ -1,6 +1,7 @@
 import { isAbsolute, join, relative } from 'node:path/posix'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { Mount, SandboxSpec } from '../runtime.ts'
+import type { KubernetesConfig } from './config.ts'
 import { INIT, STATE } from './scripts.ts'
 
 export const SANDBOX = 'sandbox'
@@ -14,23 +15,6 @@ export const RECORD = 'polar-record'
 const RELAY_USER = 65_534
 const SEED = `${STATE}-seed`
 
-/** The part of the runtime's config that a pod depends on. */
-export interface ManifestSettings {
-  pull: 'never' | 'missing' | 'always'
-  pullSecrets: readonly string[]
-  user: string
-  relayImage: string
-  volumes: readonly { from: string; source: Readonly<Record<string, unknown>>; path?: string | undefined }[]
-  nodeSelector: Readonly<Record<string, string>>
-  tolerations: readonly unknown[]
-  runtimeClass?: string | undefined
-  priorityClass?: string | undefined
-  serviceAccount?: string | undefined
-  labels: Readonly<Record<string, string>>
-  owner?: { name: string; uid: string } | undefined
-  lifetimeSeconds: number
-}
-
 export interface PodNames {
   name: string
   scope: string
@@ -41,7 +25,7 @@ export function toPod(
   spec: SandboxSpec,
   image: string,
   { name, scope }: PodNames,
-  settings: ManifestSettings,
+  settings: KubernetesConfig,
   hasRelay: boolean,
 ): object {
   const [uid, gid] = settings.user === 'image' ? [] : settings.user.split(':').map(Number)
@@ -148,7 +132,7 @@ export function toPod(
 }
 
 /** Denies all traffic, including DNS. Hosts of `allow` are reached through the node. */
-export function toPolicy({ name, scope }: PodNames, settings: ManifestSettings): object {
+export function toPolicy({ name, scope }: PodNames, settings: KubernetesConfig): object {
   return {
     apiVersion: 'networking.k8s.io/v1',
     kind: 'NetworkPolicy',
@@ -170,18 +154,18 @@ export function toRecord({ id, labels, leaseUntil }: Pick<SandboxSpec, 'id' | 'l
   return JSON.stringify({ id, labels, leaseUntil })
 }
 
-function toLabels({ name, scope }: PodNames, { labels }: ManifestSettings): Record<string, string> {
+function toLabels({ name, scope }: PodNames, { labels }: KubernetesConfig): Record<string, string> {
   return { ...labels, 'app.kubernetes.io/managed-by': 'polar', [SCOPE_LABEL]: scope, [NAME_LABEL]: name }
 }
 
-function ownersOf({ owner }: ManifestSettings): object[] | undefined {
+function ownersOf({ owner }: KubernetesConfig): object[] | undefined {
   return owner === undefined ? undefined : [{ apiVersion: 'v1', kind: 'Pod', ...owner, blockOwnerDeletion: false }]
 }
 
 function toVolume(
   { source, target, isReadOnly }: Mount,
   index: number,
-  { volumes }: ManifestSettings,
+  { volumes }: KubernetesConfig,
 ): { volume: object; mount: object } {
   const found = volumes.find(({ from }) => source === from || source.startsWith(`${from.replace(/\/$/, '')}/`))
   if (found === undefined || !isAbsolute(source))

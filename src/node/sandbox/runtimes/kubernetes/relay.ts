@@ -17,6 +17,15 @@ export const probe = loadProgram(new URL('./probe.cjs', import.meta.url))
 const READY_MS = 60_000
 const RETRY_MS = [200, 500, 1000, 2000, 5000] as const
 
+interface RelayDeps {
+  cluster: Cluster
+  /** The container that runs the relay program. */
+  target: ContainerTarget
+  handlers: ReadonlyMap<number, SocketHandler>
+  /** Folder of the unix sockets. */
+  folder: string
+}
+
 interface Connection {
   socket: Socket
   credit: number
@@ -33,22 +42,14 @@ interface Connection {
  * When the exec stream breaks, all connections break, as with a restarted server; the relay is then started again.
  */
 export class Relay implements AsyncDisposable {
-  readonly #cluster: Cluster
-  readonly #target: ContainerTarget
-  readonly #handlers: ReadonlyMap<number, SocketHandler>
-  readonly #folder: string
+  readonly #deps: RelayDeps
   readonly #closers: (() => void)[] = []
   #stream: ExecStream | undefined
   #isClosed = false
 
-  static async open(
-    cluster: Cluster,
-    target: ContainerTarget,
-    handlers: ReadonlyMap<number, SocketHandler>,
-    folder: string,
-    signal: AbortSignal,
-  ): Promise<Relay> {
-    const relay = new Relay(cluster, target, handlers, folder)
+  static async open(deps: RelayDeps, signal: AbortSignal): Promise<Relay> {
+    const { handlers, folder } = deps
+    const relay = new Relay(deps)
     try {
       await mkdir(folder, { mode: 0o700 })
       // Connections become real sockets, so that a handler can use every feature of these.
@@ -63,16 +64,8 @@ export class Relay implements AsyncDisposable {
     }
   }
 
-  private constructor(
-    cluster: Cluster,
-    target: ContainerTarget,
-    handlers: ReadonlyMap<number, SocketHandler>,
-    folder: string,
-  ) {
-    this.#cluster = cluster
-    this.#target = target
-    this.#handlers = handlers
-    this.#folder = folder
+  private constructor(deps: RelayDeps) {
+    this.#deps = deps
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -82,7 +75,8 @@ export class Relay implements AsyncDisposable {
   }
 
   async #start(signal: AbortSignal): Promise<void> {
-    const ports = [...this.#handlers.keys()].map(String)
+    const { cluster, target, handlers } = this.#deps
+    const ports = [...handlers.keys()].map(String)
     const live = new Map<number, Connection>()
     let stderrText = ''
     let toReady!: (reason: string | undefined) => void
@@ -94,8 +88,8 @@ export class Relay implements AsyncDisposable {
       else this.#handle(live, id, kind, data)
     })
     const stream = await openExec(
-      this.#cluster,
-      this.#target,
+      cluster,
+      target,
       ['node', '-e', relayProgram(), JSON.stringify(relayProtocol), ...ports],
       {
         stdout: (data) => frames.push(data),
@@ -135,7 +129,7 @@ export class Relay implements AsyncDisposable {
   }
 
   #connect(stream: ExecStream, live: Map<number, Connection>, id: number, port: number): void {
-    const socket = connect({ path: join(this.#folder, String(port)), allowHalfOpen: true })
+    const socket = connect({ path: join(this.#deps.folder, String(port)), allowHalfOpen: true })
     const connection: Connection = { socket, credit: windowBytes }
     live.set(id, connection)
     const send = (kind: number, data?: Buffer) => void stream.write(toFrame(id, kind, data))

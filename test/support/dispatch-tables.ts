@@ -1,7 +1,7 @@
 import type { Database } from '../../src/store/database.ts'
 
 /** Returns contradictions between the tables, which must agree after any step and any crash. */
-export async function auditBooks({ db }: Database): Promise<string[]> {
+export async function auditTables({ db }: Database): Promise<string[]> {
   // One transaction reads one snapshot of all tables.
   const { tasks, sessions, attempts, results, events, callbacks } = await db
     .transaction()

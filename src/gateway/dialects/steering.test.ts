@@ -1,8 +1,8 @@
 import { describe, expect, test } from 'vitest'
 import type { TurnRequest } from '../../model/turn.ts'
-import { dialects } from '../dialects/index.ts'
-import { bareContext } from '../dialects/dialect.ts'
-import { steeringOf } from './steering.ts'
+import { grammarOf, steeringOf } from '../../model/steering.ts'
+import { bareContext } from './dialect.ts'
+import { dialects } from './index.ts'
 
 type Body = Record<string, unknown>
 
@@ -77,5 +77,14 @@ describe.each(Object.entries(APIS))('steeringOf() on %s', (id, { plain, json, re
     ['a last message of the assistant', prefill, ['prefill']],
   ])('%s', (_, body, expected) => {
     expect(steeringOf(parse(id, body))).toEqual(expected)
+  })
+
+  test('grammarOf() names the restrictions as they are sent to the engine', () => {
+    expect(grammarOf(parse(id, plain))).toBeUndefined()
+    expect(grammarOf(parse(id, prefill))).toBeUndefined()
+    expect(grammarOf(parse(id, required))).toEqual({ toolChoice: 'required' })
+    expect(grammarOf(parse(id, named))).toEqual({ toolChoice: { name: 'f' } })
+    expect(Object.keys(grammarOf(parse(id, json)) ?? {})).toEqual(['responseFormat'])
+    if (strict !== undefined) expect(grammarOf(parse(id, strict))).toEqual({ strictTools: ['f'] })
   })
 })

@@ -36,7 +36,7 @@ interface KnownTask {
  * Expected state of all sessions, derived from the answers of the dispatch, never from its tables. Throws as soon as an
  * answer cannot be right.
  */
-export class Books {
+export class ExpectedState {
   readonly #clock: VirtualClock
   readonly #scenario: Scenario
   readonly #ledger: Ledger
@@ -91,7 +91,7 @@ export class Books {
     this.#ledger.sessions += rows.length
     this.#ledger.addWanting(rows.length)
     this.#ledger.addWaiting(task.trainer.name, rows.length)
-    this.#lane(task).count += rows.length
+    this.#queueOf(task).count += rows.length
     this.waiting += rows.length
   }
 
@@ -109,7 +109,7 @@ export class Books {
       if (!isSubset(task.trainer.requires, labels)) throw new Error(`${nodeId} cannot serve ${order.sessionId}`)
       if (session.isQueuedFirst) {
         session.isQueuedFirst = false
-        this.#lane(task).count -= 1
+        this.#queueOf(task).count -= 1
         this.waiting -= 1
         this.#ledger.addWaiting(task.trainer.name, -1)
         this.#ledger.queueAgesMs.push(this.#clock.elapsed - task.submittedMs)
@@ -216,7 +216,7 @@ export class Books {
     this.#setWants(session, false)
     if (!session.isQueuedFirst) return
     session.isQueuedFirst = false
-    this.#lane(session.task).count -= 1
+    this.#queueOf(session.task).count -= 1
     this.waiting -= 1
     this.#ledger.addWaiting(session.task.trainer.name, -1)
   }
@@ -239,11 +239,11 @@ export class Books {
     return session
   }
 
-  #lane({ trainer: { requires, priority } }: SimTask): { count: number } {
+  #queueOf({ trainer: { requires, priority } }: SimTask): { count: number } {
     const key = `${requires.join()} ${priority}`
-    const lane = this.#queued.get(key) ?? { requires, priority, count: 0 }
-    this.#queued.set(key, lane)
-    return lane
+    const queue = this.#queued.get(key) ?? { requires, priority, count: 0 }
+    this.#queued.set(key, queue)
+    return queue
   }
 }
 

@@ -1,0 +1,4 @@
+import logging
+
+# Retries are logged as warnings; the tests cause thousands.
+logging.getLogger("polar_rl").setLevel(logging.ERROR)
