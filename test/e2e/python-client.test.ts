@@ -12,7 +12,7 @@ import { startUp } from '../support/up-process.ts'
 const root = join(import.meta.dirname, '../..')
 const folder = join(root, 'clients/python')
 const run = promisify(execFile)
-const { python, install } = pythonEnvironment('python-client', 'python-client-requirements.txt')
+const { python, pip, install } = pythonEnvironment('python-client', 'python-client-requirements.txt')
 
 /** Why mypy, numpy and setuptools are missing; undefined if they are installed. */
 let missing: string | undefined
@@ -55,9 +55,18 @@ test('the wheel of the Python client has the version of package.json, its types 
 }) => {
   if (missing !== undefined) skip(`setuptools cannot be installed here: ${missing}`)
   const cwd = await copyPackage()
-  await run(python, ['-m', 'pip', 'wheel', '-q', '--no-build-isolation', '--no-deps', '--no-index', '-w', 'out', '.'], {
-    cwd,
-  })
+  const [program, ...args] = [
+    ...pip,
+    'wheel',
+    '-q',
+    '--no-build-isolation',
+    '--no-deps',
+    '--no-index',
+    '-w',
+    'out',
+    '.',
+  ]
+  await run(program!, args, { cwd })
   const wheel = `polar_rl-${readVersion()}-py3-none-any.whl`
   expect(await readdir(join(cwd, 'out'))).toEqual([wheel])
   const check = [

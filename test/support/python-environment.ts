@@ -39,6 +39,8 @@ export function whyNoPython(): string | undefined {
 export interface PythonEnvironment {
   /** Path of the interpreter. */
   python: string
+  /** Command that runs pip for this environment, which has no pip of its own. */
+  pip: readonly [string, ...string[]]
   /** Creates the environment if it is missing. Returns the reason if it cannot be created. */
   install(): string | undefined
 }
@@ -56,12 +58,13 @@ export function pythonEnvironment(
   const environment = join(root, '.polar', `${name}-${digest}`)
   const python = join(environment, 'bin/python')
   const options = ['--quiet', '--disable-pip-version-check', '--no-compile', ...pipOptions]
+  const pip = join(root, '.polar', PIP.replace('==', '-'))
   return {
     python,
+    pip: [join(pip, 'bin/python'), '-m', 'pip', '--python', python],
     install() {
       if (existsSync(join(environment, 'installed'))) return undefined
       mkdirSync(dirname(environment), { recursive: true })
-      const pip = join(root, '.polar', PIP.replace('==', '-'))
       const problem =
         runLocked(pip, [INSTALL_PIP, base, pip]) ??
         runLocked(environment, [INSTALL, base, pip, environment, requirements, ...options])

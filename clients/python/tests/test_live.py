@@ -102,6 +102,17 @@ class LiveServer(unittest.TestCase):
         self.assertEqual(self.client.set_policy_version(version), version)
         self.assertEqual(self.client.set_policy_version(version - 1), version)
 
+    def test_gateways_are_paused_while_weights_are_updated(self) -> None:
+        version = self.client.policy_version() + 1
+        with self.client.updating_weights(version):
+            self.assertTrue(self.client.get_policy()["paused"])
+        after = self.client.get_policy()
+        self.assertEqual((after["version"], after["paused"]), (version, False))
+        with self.assertRaises(ValueError), self.client.updating_weights(version + 1):
+            raise ValueError
+        after = self.client.get_policy()
+        self.assertEqual((after["version"], after["paused"]), (version, False))
+
     def test_failures_have_the_codes_of_the_server(self) -> None:
         cases: dict[str, Callable[[], object]] = {
             "request.not-found": lambda: self.client.get_task("no-such-task"),

@@ -6,8 +6,9 @@ import json
 import os
 import ssl
 import time
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Generator, Optional, Sequence
+from typing import Generator, Iterator, Literal, Optional, Sequence
 
 from ._api import Api
 from ._retries import Clock
@@ -152,6 +153,21 @@ class Client(Api):
     def set_policy_version(self, version: int) -> int:
         """Sets the policy version and cancels stale tasks. Returns the current version, which never decreases."""
         return self.put_policy({"version": version})["version"]
+
+    @contextmanager
+    def updating_weights(self, version: int, mode: Literal["drain", "hold"] = "drain") -> Iterator[None]:
+        """Pauses all gateways, runs the block that updates the engine, then sets `version` and resumes.
+
+        No call fails meanwhile: new calls wait. `drain` waits until calls in flight have ended; `hold` lets them continue
+        in the engine. After an exception in the block the gateways resume with the old version.
+        """
+        self.pause_policy({"mode": mode})
+        try:
+            yield
+        except BaseException:
+            self.resume_policy()
+            raise
+        self.put_policy({"version": version, "resume": True})
 
 
 def _token_of_environment() -> Optional[str]:
