@@ -1,9 +1,7 @@
 import { expect, test } from 'vitest'
-import { call, result, says, toyGraph, toyReader, user } from '../../test/support/toy-calls.ts'
+import { call, chatReader, result, says, toyGraph, toyReader, user } from '../../test/support/toy-calls.ts'
 import { chatText } from '../model/chat-message.ts'
-import type { RequestReader } from './graph/call-graph.ts'
 import { mainConversation, mainTranscript } from './main-conversation.ts'
-import { chatMessageOf } from './sample-messages.ts'
 
 test('mainConversation() is the last prompt and its answer, trainable or not', () => {
   const graph = toyGraph([
@@ -22,17 +20,6 @@ test('mainConversation() is the last prompt and its answer, trainable or not', (
 test('mainConversation() is empty without calls', () => {
   expect(mainConversation(toyGraph([]), toyReader)).toEqual([])
 })
-
-/** Parses prompts in the Chat Completions format, like the reader of a node. */
-const chatReader: RequestReader = {
-  ...toyReader,
-  readPrompt: (turn) => ({
-    messages: toyReader
-      .readRequest(turn)!
-      .messages.map((each) => (each.role === 'assistant' ? chatMessageOf(each) : each)),
-    tools: null,
-  }),
-}
 
 const sourcesOf = (calls: Parameters<typeof toyGraph>[0]) =>
   mainTranscript(toyGraph(calls), chatReader).map(

@@ -17,7 +17,7 @@ export function messagesOf(row: Row, reader: RequestReader): SampleMessages {
   const earlier = calls.slice(0, -1)
   const { messages } = reader.readPrompt(last.turn)
   const slots =
-    (mayBeJoined(row.parts) ? undefined : placeEchoes(messages, earlier, prompt.length)) ??
+    placeEchoes(messages, earlier, prompt.length, reader) ??
     placeByRequest(messages, earlier, isLiteral(row.parts, last), reader)
   // The harness may have joined the answer of the first call to an assistant message that its request ended with.
   const isJoined = (slots[prompt.length - 1]?.calls.length ?? 0) > 0
@@ -41,16 +41,13 @@ interface Slot {
   calls: readonly CallNode[]
 }
 
-/** Whether one message may contain the answers of two calls, because the second call continued an unclosed answer. */
-function mayBeJoined(parts: readonly Part[]): boolean {
-  return parts.some(
-    ({ isSampled, call }, i) =>
-      isSampled && (call.choice.finishReason === 'length' || parts[i + 1]?.isSampled === true),
-  )
-}
-
-/** Handles the common case without parsing the other requests: the prompt is followed by one echo per call, in order. */
-function placeEchoes(messages: readonly unknown[], calls: readonly CallNode[], from: number): Slot[] | undefined {
+/** Handles the common case: the prompt is followed by one echo per call, in order. */
+function placeEchoes(
+  messages: readonly unknown[],
+  calls: readonly CallNode[],
+  from: number,
+  reader: RequestReader,
+): Slot[] | undefined {
   const left = [...calls]
   const slots: Slot[] = []
   for (const [at, message] of messages.entries()) {
@@ -59,7 +56,16 @@ function placeEchoes(messages: readonly unknown[], calls: readonly CallNode[], f
     if (call !== undefined && !isEchoOf(message, call)) return undefined
     slots.push(call === undefined ? { message, calls: [] } : { message: answerOf(call, message), calls: [call] })
   }
-  return left.length === 0 ? slots : undefined
+  return left.length > 0 || calls.some((call) => isPrefilled(call, reader)) ? undefined : slots
+}
+
+/**
+ * Whether the request of the call ends with an assistant message. The harness then joins the answer to that message. Only the
+ * request shows it: the row may lack the call that sampled the beginning, and the joined message may have the text of another
+ * answer.
+ */
+function isPrefilled({ turn }: CallNode, reader: RequestReader): boolean {
+  return reader.readRequest(turn)?.messages.at(-1)?.role === 'assistant'
 }
 
 /** Finds each echo behind the messages of its call's request, which every later request repeats. */

@@ -3,6 +3,7 @@ import type { SessionRecord } from '../../src/model/session.ts'
 import type { Choice, Turn, TurnRequest } from '../../src/model/turn.ts'
 import { buildGraph } from '../../src/trajectory/graph/build-graph.ts'
 import type { CallGraph, CallNode, RequestReader } from '../../src/trajectory/graph/call-graph.ts'
+import { chatMessageOf } from '../../src/trajectory/sample-messages.ts'
 
 /** One call of a hand-written session. A toy template renders the tokens, one per character, unless they are given. */
 export interface ToyCall {
@@ -31,6 +32,17 @@ export function toySession(calls: readonly ToyCall[]): SessionRecord {
 export const toyReader: RequestReader = {
   readRequest: (turn) => JSON.parse(turn.request) as TurnRequest,
   readPrompt: (turn) => ({ messages: (JSON.parse(turn.request) as TurnRequest).messages, tools: null }),
+}
+
+/** Parses prompts in the Chat Completions format, like the reader of a node. */
+export const chatReader: RequestReader = {
+  ...toyReader,
+  readPrompt: (turn) => ({
+    messages: toyReader
+      .readRequest(turn)!
+      .messages.map((each) => (each.role === 'assistant' ? chatMessageOf(each) : each)),
+    tools: null,
+  }),
 }
 
 export const blindReader: RequestReader = {
