@@ -43,8 +43,7 @@ test.each(Object.keys(known))('the tiny engine answers like the recorded %s', as
   const wireVersion = environment.slice('vllm-'.length)
   await using engine = await startEngine({ wire: 'vllm', wireVersion, script: WIRE_SCRIPT })
   const answered = await recordShapes(engine.url, engine.modelName)
-  // An option of the server decides whether it renders (`--enable-scale-out`).
-  const found = differences(recorded, answered).filter((one) => !one.startsWith('chat render.'))
+  const found = differences(recorded, answered)
   const patterns = known[environment]!
   expect(found.filter((one) => !patterns.some(({ pattern }) => pattern.test(one)))).toEqual([])
   // A pattern that matches nothing describes a difference that no longer exists.

@@ -37,23 +37,22 @@ test('a session whose engine is killed fails with an upstream error, keeps its c
   )
   const task = shellTask(agent, {
     evaluator: { strategy: 'command', config: { command: 'test -e done' } },
-    timeout_seconds: 90,
+    timeout_seconds: 250,
   })
   const killed = new Promise<void>((resolve) => {
     const timer = setInterval(() => {
-      if (!stack.events.some(({ status }) => status === 'RUNNING')) return
+      const running = stack.events.find(({ status }) => status === 'RUNNING')
+      if (running === undefined || (stack.node.progressOf(running.session_id)?.calls ?? 0) < 2) return
       clearInterval(timer)
-      setTimeout(() => {
-        engine.kill('SIGKILL')
-        resolve()
-      }, 1500)
-    }, 50)
+      engine.kill('SIGKILL')
+      resolve()
+    }, 20)
   })
   let restarted: Promise<unknown> | undefined
   const run = await runTask(stack.node, task, {
     ids: randomIds(Date.now),
-    maxRefills: 5,
-    signal: AbortSignal.timeout(110_000),
+    maxRefills: 100,
+    signal: AbortSignal.timeout(280_000),
     onOutcome: () => void (restarted ??= startEngine(port)),
   })
   await Promise.all([killed, restarted])
@@ -64,4 +63,4 @@ test('a session whose engine is killed fails with an upstream error, keeps its c
   // A refill that starts before the engine is restarted fails too and is refilled in turn.
   expect(others.at(-1)).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
   expect(run.valid).toBe(1)
-}, 120_000)
+})
