@@ -12,7 +12,7 @@ interface AnyFlag {
   formerly?: string
 }
 
-interface StringFlag extends AnyFlag {
+export interface StringFlag extends AnyFlag {
   type: 'string'
   /** Placeholder of the value in the help. */
   hint: string
@@ -23,7 +23,7 @@ interface StringFlag extends AnyFlag {
   multiple?: true
 }
 
-interface BooleanFlag extends AnyFlag {
+export interface BooleanFlag extends AnyFlag {
   type: 'boolean'
 }
 
