@@ -1,5 +1,3 @@
 import { becomeUser } from '../support/become-user.ts'
 
-// Runs escape.test.ts as an unprivileged user. Each test file has its own process, so no other file is affected.
-becomeUser()
-await import('./escape.test.ts')
+if (becomeUser('escape.test.ts')) await import('./escape.test.ts')

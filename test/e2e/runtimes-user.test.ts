@@ -1,5 +1,3 @@
 import { becomeUser } from '../support/become-user.ts'
 
-// Runs runtimes.test.ts as a user without privileges. Each test file has its own process.
-becomeUser()
-await import('./runtimes.test.ts')
+if (becomeUser('runtimes.test.ts')) await import('./runtimes.test.ts')
