@@ -66,7 +66,7 @@ test('the wheel of the Python client has the version of package.json, its types 
     'out',
     '.',
   ]
-  await run(program!, args, { cwd })
+  await run(program, args, { cwd })
   const wheel = `polar_rl-${readVersion()}-py3-none-any.whl`
   expect(await readdir(join(cwd, 'out'))).toEqual([wheel])
   const check = [
