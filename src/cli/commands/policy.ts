@@ -1,7 +1,7 @@
 import type { Policy } from '../../api/routes/policy-routes.ts'
 import { PauseMode } from '../../model/policy.ts'
 import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
-import { DATA_FLAGS } from '../input/config-flags.ts'
+import { TRAINER_FLAGS } from '../input/config-flags.ts'
 import { explainFailure, findServer } from '../input/find-server.ts'
 import { print, printError, printJson } from '../views/print.ts'
 import { formatTable } from '../views/table.ts'
@@ -13,9 +13,7 @@ export const command = defineCommand({
   description: 'Show or change the weight version and the pause of all gateways of a server.',
   words: { name: 'ACTION', description: 'show (default), pause, set N or resume' },
   flags: {
-    server: option('URL', 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)'),
-    'token-file': option('FILE', 'File with a token of scope trainer; or set POLAR_TOKEN'),
-    ...DATA_FLAGS,
+    ...TRAINER_FLAGS,
     mode: option('MODE', 'pause: drain waits for calls in flight, hold lets them continue in the engine', {
       default: 'drain',
       choices: PauseMode.options,

@@ -14,7 +14,7 @@ import {
   type ExitCode,
   type FlagValues,
 } from '../command.ts'
-import { DATA_FLAGS } from '../input/config-flags.ts'
+import { TRAINER_FLAGS } from '../input/config-flags.ts'
 import { explainFailure, findServer, type FoundServer } from '../input/find-server.ts'
 import { findTask, listSessions, listTasks } from '../task/find-task.ts'
 import { removeTasks } from '../task/remove-tasks.ts'
@@ -27,9 +27,7 @@ import { print, printError, printJson } from '../views/print.ts'
 const PATIENCE_SECONDS = '600'
 
 const FLAGS = {
-  server: option('URL', 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)'),
-  'token-file': option('FILE', 'File with a token of scope trainer; or set POLAR_TOKEN'),
-  ...DATA_FLAGS,
+  ...TRAINER_FLAGS,
   samples: option('N', 'submit: sessions of each task; overrides num_samples'),
   priority: option('N', 'submit: priority from 0 to 100, higher first; overrides the task'),
   id: option('NAME', 'submit: id of the task; overrides task_id'),

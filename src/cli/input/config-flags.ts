@@ -10,6 +10,13 @@ export const DATA_FLAGS = {
   dir: option('DIR', 'Data folder (default: .polar/up)'),
 } as const
 
+/** Flags of commands that call a server as a trainer. */
+export const TRAINER_FLAGS = {
+  server: option('URL', 'URL of the server (default: POLAR_SERVER_URL, else the server of --dir)'),
+  'token-file': option('FILE', 'File with a token of scope trainer; or set POLAR_TOKEN'),
+  ...DATA_FLAGS,
+} as const
+
 export const SERVER_FLAGS = {
   host: option('ADDRESS', 'Address to listen on (default: 127.0.0.1)'),
   port: option('N', 'Port to listen on; 0 chooses a free port (default: 8080)'),

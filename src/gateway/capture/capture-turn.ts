@@ -15,7 +15,7 @@ import type {
 
 const LOGPROB_MISSING = 'a logprob is missing'
 
-/** Whether all ids are those that the engine read and sampled. A log probability may be missing. */
+/** Whether the engine reported all ids that it read and sampled. A log probability may be missing. */
 export function hasExactIds({ grade, gradeReasons }: Pick<TurnResponse, 'grade' | 'gradeReasons'>): boolean {
   if (grade !== 'inferred') return grade === 'exact'
   return gradeReasons.length > 0 && gradeReasons.every((reason) => reason.endsWith(`: ${LOGPROB_MISSING}`))

@@ -6,7 +6,7 @@ type Parameters = Readonly<Record<string, number>>
 /** Values with which a parameter has no effect. */
 const NEUTRAL = { temperature: 1, top_p: 1, top_k: 0, min_p: 0, repetition_penalty: 1 } as const
 
-/** At this temperature almost every token is one that a filter would exclude. */
+/** At this temperature a filter would exclude almost every sampled token. */
 const HOT = 2
 
 const NAMES: readonly { name: HiddenDefault; field: keyof typeof NEUTRAL }[] = [
