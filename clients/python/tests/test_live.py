@@ -52,7 +52,8 @@ class LiveServer(unittest.TestCase):
             self.assertEqual(ids, [task["task_id"] for task in tasks])
             results = list(client.results(*ids))
             self.assertEqual([task["status"] for task in client.wait(*ids)], ["completed"] * 2)
-        self.assertEqual(proxy.cuts_left, 0)
+        # Connections that were open at the last cut may be cut as well.
+        self.assertLessEqual(proxy.cuts_left, 0)
         sessions = [each["session_id"] for task in ids for each in self.client.list_task_sessions(task)["sessions"]]
         self.assertEqual(sorted(result["session_id"] for result in results), sorted(sessions))
         for result in results:
