@@ -9,6 +9,7 @@ import { FakeGateway, FakeNode, settleWithDisk, type FakeLife } from '../../test
 import { WorkerServer, type Fault } from '../../test/support/worker-server.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import { Worker, type WorkerOptions } from './worker.ts'
+import { runs } from '../../test/support/runs.ts'
 
 let scratch: string
 beforeAll(async () => {
@@ -486,6 +487,6 @@ test('every attempt ends exactly once and no slot is lost, whatever requests fai
         }
       },
     ),
-    { numRuns: 40, endOnFailure: true },
+    { numRuns: runs(12), endOnFailure: true },
   )
 })

@@ -20,6 +20,7 @@ import { systemClock } from '../lib/async/clock.ts'
 import { RolloutError } from '../model/failure.ts'
 import { type FileStore, type FileStoreOptions, openFileStore } from './files.ts'
 import type { UploadInput } from './files/types.ts'
+import { runs } from '../../test/support/runs.ts'
 
 let dir: string
 let store: FileStore
@@ -358,7 +359,7 @@ test('upload() stores exactly the source bytes or reports the file as incomplete
         expect((await readFile(join(dir, path))).equals(bytes)).toBe(true)
       },
     ),
-    { numRuns: 200 },
+    { numRuns: runs(60) },
   )
 })
 

@@ -26,6 +26,7 @@ import { builders } from './builders/index.ts'
 import { readLines, writeFile } from './exporters/exporter.contract.ts'
 import { exporters } from './exporters/index.ts'
 import { scoreSession, type ScoredSession } from './score-session.ts'
+import { runs } from '../../test/support/runs.ts'
 
 const BUILDERS = {
   per_request: { kind: 'per_request' },
@@ -89,7 +90,7 @@ describe.each(Object.keys(BUILDERS) as BuilderName[])('%s', (name) => {
             assertRowMessages(format, row, expected)
           }
         }),
-        { numRuns: 150 },
+        { numRuns: runs(40) },
       )
     },
   )

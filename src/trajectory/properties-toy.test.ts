@@ -4,6 +4,7 @@ import { checkInvariants } from '../../test/support/random-sessions/check-invari
 import { situationsOf } from '../../test/support/random-sessions/situations.ts'
 import { trialOf } from '../../test/support/random-sessions/trial.ts'
 import { toyWorld } from '../../test/support/random-sessions/world.ts'
+import { runs } from '../../test/support/runs.ts'
 
 test(
   'samples agree with the records, with a vocabulary of twenty tokens in which conversations coincide by chance',
@@ -11,7 +12,7 @@ test(
     timeout: 900_000,
   },
   () => {
-    checkInvariants(toyWorld, { numRuns: 8000, maxOps: 8 })
+    checkInvariants(toyWorld, { numRuns: runs(1000), maxOps: 8 })
   },
 )
 

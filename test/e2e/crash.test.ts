@@ -11,9 +11,10 @@ import { startEngine, type Engine } from '../../packages/tiny-engine/src/engine.
 import type { SessionAccess } from '../../src/gateway/gateway.ts'
 import { textOf } from '../../src/model/message.ts'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
+import { runs } from '../support/runs.ts'
 
 const CALLS = 50
-const KILLS = 20
+const KILLS = runs(8)
 const SCRIPT = 'default: { tokens: 40, per_token_ms: 1 }'
 
 let engine: Engine

@@ -23,10 +23,13 @@ import { bubblewrapConfig } from '../support/bubblewrap.ts'
 
 const deps = { now: Date.now, secret: () => undefined, mayCall: () => true }
 const tasks = loadGradedTasks()
+/** The first task of each test runner is attacked with all cheats; a later one of the same runner only with its own. */
+const isAttackedFully = (task: GradedTask) => tasks.find(({ runner }) => runner === task.runner) === task
+const cheatsOf = (task: GradedTask) => loadCheats(task).filter(({ isOwn }) => isOwn || isAttackedFully(task))
 const agents = (task: GradedTask) => [
   { name: 'the gold patch', script: goldScript(task), reward: 1 },
   { name: 'an agent without changes', script: 'true', reward: 0 },
-  ...loadCheats(task).map(({ name, script }) => ({ name: `the cheat ${name}`, script, reward: 0 })),
+  ...cheatsOf(task).map(({ name, script }) => ({ name: `the cheat ${name}`, script, reward: 0 })),
 ]
 
 /** Cheats kill processes and write to the paths of rewards, so they run only in sandboxes with namespaces. */
@@ -98,16 +101,19 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
     }
   })
 
-  test.for(FOOLING[task.runner])('the cheat %s fools a careless grader', async (name, context) => {
-    const { grading: sandboxes, toolchain } = ready(context)
-    const cheat = loadCheats(task).find((each) => each.name === name)!
-    expect(await isFooled(sandboxes, task, toolchain, cheat, withTests(task))).toBe(true)
-  })
+  test.for(isAttackedFully(task) ? FOOLING[task.runner] : [])(
+    'the cheat %s fools a careless grader',
+    async (name, context) => {
+      const { grading: sandboxes, toolchain } = ready(context)
+      const cheat = cheatsOf(task).find((each) => each.name === name)!
+      expect(await isFooled(sandboxes, task, toolchain, cheat, withTests(task))).toBe(true)
+    },
+  )
 
   test('an empty or partial solution fools not even a careless grader', async (context) => {
     const { grading: sandboxes, toolchain } = ready(context)
-    const nothing = { name: 'nothing', script: 'true' }
-    const half = loadCheats(task).find(({ name }) => name === 'example-only')!
+    const nothing = { name: 'nothing', script: 'true', isOwn: true }
+    const half = cheatsOf(task).find(({ name }) => name === 'example-only')!
     for (const agent of [nothing, half]) {
       expect(await isFooled(sandboxes, task, toolchain, agent, withTests(task)), agent.name).toBe(false)
     }

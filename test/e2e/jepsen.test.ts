@@ -5,8 +5,9 @@ import { expect, test } from 'vitest'
 import { explain } from '../support/jepsen/check-history.ts'
 import { type JepsenOptions, runJepsen } from '../support/jepsen/run-jepsen.ts'
 import { startPostgres, whyNoPostgres } from '../support/postgres.ts'
+import { runs } from '../support/runs.ts'
 
-const SESSIONS = 500
+const SESSIONS = runs(200)
 const LEASE_MS = 4000
 const SETTLE_MS = 480_000
 const TIMEOUT_MS = 1_500_000

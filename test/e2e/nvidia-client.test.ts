@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { SCRIPTED } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { createNvidiaClient, type Json, listenForCallbacks, type NvidiaClient } from '../support/nvidia-client.ts'
 import { startUp, type UpProcess } from '../support/up-process.ts'
@@ -8,7 +9,7 @@ let client: NvidiaClient
 /** Client of a gateway node, which uses the node token. */
 let gateway: NvidiaClient
 beforeAll(async () => {
-  up = await startUp()
+  up = await startUp(SCRIPTED)
   client = createNvidiaClient(up.url, up.tokens.trainer)
   gateway = createNvidiaClient(up.url, up.tokens.node)
 }, 180_000)

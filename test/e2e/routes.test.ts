@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Stack } from '../support/stack.ts'
+import { runs } from '../support/runs.ts'
 
 let stack: Stack
 beforeAll(async () => {
@@ -71,7 +72,8 @@ describe('routes without generation', () => {
   })
 })
 
-describe('1,000 hostile bodies per API over HTTP', () => {
+describe('hostile bodies over HTTP', () => {
+  const count = runs(300)
   const apis: [string, string, object, Record<string, string>][] = [
     [
       'openai chat',
@@ -110,9 +112,9 @@ describe('1,000 hostile bodies per API over HTTP', () => {
           expect(status).toBeLessThan(500)
         },
       ),
-      { numRuns: 1000 },
+      { numRuns: count },
     )
-    expect(statuses.get(400)).toBeGreaterThan(300)
+    expect(statuses.get(400)).toBeGreaterThan(0.3 * count)
     expect((await send('POST', path, JSON.stringify(good), headers)).status).toBe(200)
   })
 })

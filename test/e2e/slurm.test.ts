@@ -14,6 +14,7 @@ import { RolloutError } from '../../src/model/failure.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { shellTask } from '../support/node-stack.ts'
 import { type Slurm, startSlurm, whyNoSlurm } from '../support/slurm.ts'
+import { copyDatabase } from '../support/database-template.ts'
 
 const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
 const script = fileURLToPath(new URL('../../examples/scripts/hello.yaml', import.meta.url))
@@ -87,6 +88,8 @@ beforeAll(async () => {
     cluster: { slurm: { nodes: 3, partition: 'rollouts', cpus: 2, work_dir: 'shared folder', time: '00:10:00' } },
   }
   writeFileSync(join(dir, 'polar.yaml'), JSON.stringify(config))
+  // The server opens a database faster than it creates one.
+  await copyDatabase(join(dir, 'data/database'))
   const args = [main, 'server', '--config', join(dir, 'polar.yaml'), '--json']
   server = spawn(process.execPath, args, { cwd: dir, stdio: ['ignore', 'pipe', 'inherit'] })
   const [started] = await Promise.all([startSlurm({ machines: 5 }), untilReady(server)])

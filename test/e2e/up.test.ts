@@ -98,7 +98,8 @@ const LOCAL_TASK = {
 describe('polar up', { timeout: 400_000 }, () => {
   test('on a new machine: submit, wait, show and download the results', async () => {
     const cwd = await freshFolder('fresh')
-    const { child, ready } = await startReady(cwd, 'up', '--port', '0')
+    // The test of the commands of README.md does the same with the model.
+    const { child, ready } = await startReady(cwd, 'up', '--port', '0', ...SCRIPTED)
     expect(ready).toMatchObject({ event: 'ready', url: expect.stringMatching(/^http:\/\/127\.0\.0\.1:\d+$/) })
     const tokens = join(cwd, '.polar/up/tokens.json')
     expect(ready.tokens_file).toBe(tokens)

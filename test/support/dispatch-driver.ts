@@ -18,6 +18,21 @@ import {
   type RenewalOutcome,
 } from '../../src/store/dispatch/port.ts'
 
+/** Every table comes before the tables that it refers to. `truncate` takes thirty times the CPU time of `delete` on empty tables. */
+const TABLES = [
+  'callbacks',
+  'events',
+  'artifacts',
+  'results',
+  'attempts',
+  'sessions',
+  'nodes',
+  'quotas',
+  'lanes',
+  'tasks',
+] as const
+const SEQUENCES = ['tasks_seq_seq', 'lanes_id_seq', 'sessions_seq_seq', 'events_id_seq', 'callbacks_id_seq']
+
 /** A dispatch with a manual clock, and short methods for tests. */
 export class DispatchDriver {
   readonly database: Database
@@ -45,9 +60,11 @@ export class DispatchDriver {
   /** Restores the state of a new database. */
   async clear(): Promise<void> {
     const { db } = this.database
-    await sql`
-      truncate tasks, lanes, quotas, sessions, attempts, results, artifacts, nodes, events, callbacks restart identity
-    `.execute(db)
+    let rows = 0n
+    for (const table of TABLES) rows += (await sql`delete from ${sql.table(table)}`.execute(db)).numAffectedRows ?? 0n
+    // PostgreSQL keeps the space of deleted rows.
+    if (rows > 1000n) await sql`truncate ${sql.join(TABLES.map((table) => sql.table(table)))}`.execute(db)
+    for (const sequence of SEQUENCES) await sql`select setval(${sequence}::regclass, 1, false)`.execute(db)
     await sql`update policy set version = 0, is_set = false, is_paused = false, mode = 'drain', change = 0`.execute(db)
     this.#known.clear()
     for (const nodeId of ['n1', 'n2', 'n3']) await this.know(nodeId)

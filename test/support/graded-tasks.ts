@@ -29,6 +29,8 @@ export interface Cheat {
   name: string
   /** Bash script that runs in the repository. */
   script: string
+  /** Written for this task; the other cheats depend on the language and the test runner only. */
+  isOwn: boolean
 }
 
 export function loadGradedTasks(): GradedTask[] {
@@ -55,6 +57,7 @@ export PACKAGE HIDDEN RUNNER TESTS
     readdirSync(folder).map((file) => ({
       name: basename(file, '.sh'),
       script: facts + readFileSync(join(folder, file), 'utf8'),
+      isOwn: basename(folder) === task.name,
     })),
   )
 }

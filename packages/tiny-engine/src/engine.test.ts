@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { joinChoice, post, postJson, postStream, type WireAnswer } from '../../../test/support/engine-client.ts'
 import { type Engine, startEngine } from './engine.ts'
 import type { GenerationRecord } from './generation-log.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 const SCRIPT = `
 scenarios:
@@ -673,7 +674,7 @@ describe('rejected requests', () => {
           expect([200, 400, 404]).toContain(response.status)
         },
       ),
-      { numRuns: 300 },
+      { numRuns: runs(100) },
     )
     expect(engine.runningCount).toBe(0)
   })

@@ -11,6 +11,7 @@ import { createTextSealer } from '../sessions/text-sealer.ts'
 import { anthropicMessagesFields } from './anthropic-messages-fields.ts'
 import { anthropicMessages } from './anthropic-messages.ts'
 import { bareContext, type RequestContext, type Route } from './dialect.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 const context: RequestContext = {
   ...bareContext(anthropicMessages.routes[0] as Route),
@@ -389,7 +390,7 @@ describe('parseRequest()', () => {
           }
         }
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(300) },
     )
   })
 })
@@ -647,7 +648,7 @@ describe('createStreamRenderer()', () => {
         expect(frames.at(-2)).toMatchObject({ delta: { stop_reason: answer.stop_reason }, usage: answer.usage })
         expect(streamed(events, request)).toBe(streamed(events, request))
       }),
-      { numRuns: 300 },
+      { numRuns: runs(100) },
     )
   })
 

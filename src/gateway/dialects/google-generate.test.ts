@@ -14,6 +14,7 @@ import { bareContext, type RequestContext } from './dialect.ts'
 import { googleGenerateFields } from './google-generate-fields.ts'
 import { toJsonSchema } from './google-generate-schema.ts'
 import { googleGenerate } from './google-generate.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 const detect = createDetector([googleGenerate])
 const sealer = createTextSealer('the session key')
@@ -505,7 +506,7 @@ describe('parseRequest()', () => {
           expect(error).toBeInstanceOf(RolloutError)
         }
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(300) },
     )
   })
 })
@@ -1128,7 +1129,7 @@ describe('any client', () => {
         expect(chunks.slice(0, -1).every((chunk) => chunk.candidates?.[0]?.finishReason === undefined)).toBe(true)
         expect(chunks.at(-1)?.usageMetadata).toEqual(inOnePiece[0]?.usageMetadata)
       }),
-      { numRuns: 300 },
+      { numRuns: runs(100) },
     )
   })
 
@@ -1150,7 +1151,7 @@ describe('any client', () => {
         })
         expect(toolCalls.map(asJson)).toEqual(sampled.calls.map(asJson))
       }),
-      { numRuns: 200 },
+      { numRuns: runs(70) },
     )
   })
 

@@ -12,6 +12,7 @@ import { createTextSealer } from '../sessions/text-sealer.ts'
 import { bareContext, type RequestContext, type Route } from './dialect.ts'
 import { openaiResponses } from './openai-responses.ts'
 import { openaiResponsesFields } from './openai-responses-fields.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 const route = (path: string): Route => openaiResponses.routes.find((candidate) => candidate.path === path) as Route
 const sealer = createTextSealer('session key')
@@ -422,7 +423,7 @@ describe('parseRequest()', () => {
           }
         }
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(300) },
     )
     expect(parsed.count).toBeGreaterThan(100)
   })
@@ -1306,7 +1307,7 @@ describe('an answer that a client returns', () => {
           ...sampled.toolCalls.map(({ id }) => ({ role: 'tool', toolCallId: id, content: text('ok') })),
         ])
       }),
-      { numRuns: 300 },
+      { numRuns: runs(100) },
     )
   })
 })

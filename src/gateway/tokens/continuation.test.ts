@@ -9,6 +9,7 @@ import { openaiFields } from '../upstreams/wire/chat-fields.ts'
 import { renderChatBody } from '../upstreams/wire/chat-request.ts'
 import type { Render } from './bridge.ts'
 import { Continuations, type Continuation } from './continuation.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 let tokenizer: Tokenizer
 let template: ChatTemplate
@@ -147,7 +148,7 @@ describe('Continuations', () => {
           expect(tokenizer.decode(found.promptIds, { skipSpecialTokens: false })).toBe(full)
         },
       ),
-      { numRuns: 300 },
+      { numRuns: runs(100) },
     )
   })
 

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { JsonMemory } from './json-memory.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 const LONG = 'x'.repeat(1500)
 
@@ -55,7 +56,7 @@ test('JsonMemory returns or throws the same as JSON.parse, whatever was parsed b
         expect(JSON.stringify(own)).toBe(JSON.stringify(parsed(() => JSON.parse(text))))
       }
     }),
-    { numRuns: 2000 },
+    { numRuns: runs(600) },
   )
 })
 

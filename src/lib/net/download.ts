@@ -1,6 +1,6 @@
 import { buffer } from 'node:stream/consumers'
 import { getCACertificates } from 'node:tls'
-import { EnvHttpProxyAgent, interceptors, request } from 'undici'
+import { undici } from './undici.ts'
 
 export interface DownloadOptions {
   /** HTTPS_PROXY, HTTP_PROXY and NO_PROXY. */
@@ -15,6 +15,7 @@ export interface DownloadOptions {
  * Throws an Error for every answer but 200, and for a body that is cut off.
  */
 export async function download(url: string, { env, signal, maxBytes }: DownloadOptions): Promise<Buffer> {
+  const { EnvHttpProxyAgent, interceptors, request } = undici()
   const { address, headers } = splitCredentials(url)
   const tls = { ca: [...new Set([...getCACertificates('default'), ...getCACertificates('system')])] }
   const agent = new EnvHttpProxyAgent({

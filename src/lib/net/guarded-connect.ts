@@ -1,6 +1,7 @@
 import { lookup as systemLookup } from 'node:dns/promises'
 import { isIP, type LookupFunction } from 'node:net'
-import { buildConnector } from 'undici'
+import type { buildConnector } from 'undici'
+import { undici } from './undici.ts'
 
 /** The guard rejected a connection. */
 export class ForbiddenAddress extends Error {}
@@ -39,7 +40,7 @@ export function guardedConnect({
     // Node does not call `lookup` for an address.
     const refusal = isIP(options.hostname) === 0 ? undefined : refuse(options.hostname, port, [options.hostname])
     if (refusal !== undefined) callback(new ForbiddenAddress(refusal), null)
-    else buildConnector({ lookup, timeout: timeoutMs })(options, callback)
+    else undici().buildConnector({ lookup, timeout: timeoutMs })(options, callback)
   }
 }
 

@@ -3,6 +3,7 @@ import { expect, test } from 'vitest'
 import { readParquet } from '../../../test/support/read-parquet.ts'
 import { createParquetWriter } from './parquet-writer.ts'
 import type { ParquetColumns } from './schema.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 const columns = {
   text: 'string',
@@ -64,7 +65,7 @@ test('another implementation reads nulls, empty lists, nesting and any number of
     fc.asyncProperty(fc.array(anyRow, { maxLength: 12 }), fc.constantFrom(1, 200, 10_000), async (rows, size) => {
       expect(await readParquet(write(rows, size))).toEqual(rows.map(toRead))
     }),
-    { numRuns: 300 },
+    { numRuns: runs(100) },
   )
 })
 

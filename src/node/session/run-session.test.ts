@@ -9,6 +9,7 @@ import type { AgentRun, BuildOutcome } from './attribute-ending.ts'
 import { runSession, type SessionEnd, type SessionSteps } from './run-session.ts'
 import { Stages, type StageWidths } from './stages.ts'
 import type { SessionLimits } from './time-limit.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 type Step = 'prepare' | 'run' | 'seal' | 'build' | 'grade' | 'control' | 'tearDown'
 
@@ -552,7 +553,7 @@ const someWidths = fc.record({
   backlog: fc.integer({ min: 1, max: 2 }),
 })
 
-test('10,000 random schedules: no slot leaks, one teardown, one end, no undeserved reward', async () => {
+test('random schedules: no slot leaks, one teardown, one end, no undeserved reward', async () => {
   await fc.assert(
     fc.asyncProperty(someWidths, fc.array(scripts, { minLength: 1, maxLength: 6 }), async (width, all) => {
       const clock = new FakeClock()
@@ -601,6 +602,6 @@ test('10,000 random schedules: no slot leaks, one teardown, one end, no undeserv
       }
       expect(pools.map(({ inUse, waiting }) => [inUse, waiting])).toEqual(pools.map(() => [0, 0]))
     }),
-    { numRuns: 10_000 },
+    { numRuns: runs(3000) },
   )
 }, 300_000)

@@ -21,6 +21,7 @@ import { BufferPool, ByteWriter } from './byte-writer.ts'
 import { createCallLogReader } from './reader.ts'
 import { type Column, type LogRecord, MAGIC, RecordKind, SCHEMA_VERSION, writeRecord } from './record.ts'
 import { createCallLogStore } from './store.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 /** Two turns that share a prompt and a request, one side call that fails, one call without an end. */
 const plan = {
@@ -45,12 +46,21 @@ test('a file cut at any byte yields every complete record before the cut, and no
     const { path, ends } = await record(dir, smallSession)
     const size = ends.at(-1) ?? 0
     const reader = createCallLogReader({ dir })
-    for (let length = size; length >= 0; length -= 1) {
+    for (const length of cutsOf(size, ends)) {
       await truncate(path, length)
       expectCutAt(length, await reader.load(OPENING.id), smallSession, ends)
     }
   })
 })
+
+/** Returns all places around the ends of records and a random part of the others, the last first. */
+function cutsOf(size: number, ends: readonly number[]): number[] {
+  const around = new Set([0, ...ends].flatMap((end) => [end - 1, end, end + 1]))
+  const share = runs(1) / 5
+  return Array.from({ length: size + 1 }, (_, i) => size - i).filter(
+    (length) => around.has(length) || Math.random() < share,
+  )
+}
 
 test('a file of any session cut at any byte does so too', async () => {
   await fc.assert(
@@ -69,7 +79,7 @@ test('a file of any session cut at any byte does so too', async () => {
         })
       },
     ),
-    { numRuns: 40 },
+    { numRuns: runs(15) },
   )
 })
 
@@ -118,7 +128,7 @@ test.each([
         const reasons = salvaged.incompleteReasons.join()
         if (session instanceof RolloutError) expect(reasons).toMatch(/damaged|missing|was skipped/)
       }),
-      { numRuns: 800 },
+      { numRuns: runs(250) },
     )
   })
 })
@@ -137,7 +147,7 @@ test('any number of changed bytes never yields a wrong value', async () => {
         await writeFile(path, changed)
         expectNothingWrong(await reader.load(OPENING.id, { salvage: true }))
       }),
-      { numRuns: 400 },
+      { numRuns: runs(150) },
     )
   })
 })

@@ -21,6 +21,7 @@ import { readEvents } from './queries/events.ts'
 import { findNode, listNodes } from './queries/nodes.ts'
 import { countOpen, listTaskSessions } from './queries/sessions.ts'
 import { findTask, listTasks } from './queries/tasks.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 const held = (lease: object) => ({ ...lease, kind: 'held' })
 const accepted = { kind: 'accepted', isRefilled: false, taskStatus: 'running' }
@@ -390,7 +391,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         await driver.clear()
         await playSteps(driver, steps)
       })
-      await fc.assert(property, { numRuns: 40 })
+      await fc.assert(property, { numRuns: runs(15) })
     })
 
     describe('events, lists and callbacks', () => {

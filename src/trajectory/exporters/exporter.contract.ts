@@ -10,6 +10,7 @@ import { chatMessageOf } from '../sample-messages.ts'
 import { scoreSession, type ScoredSession } from '../score-session.ts'
 import { CallFilter } from '../select-calls.ts'
 import type { Exporter } from './exporter.ts'
+import { runs } from '../../../test/support/runs.ts'
 
 export interface ExporterContract {
   create(): Exporter
@@ -38,7 +39,7 @@ export function describeExporter(
         fc.asyncProperty(sessions, async (session) => {
           await check(await read(writeFile(create(), [session])), session)
         }),
-        { numRuns: 200 },
+        { numRuns: runs(70) },
       )
     })
 
@@ -56,7 +57,7 @@ export function describeExporter(
           const after = await read(writeFile(create(), [second], start))
           expect(both.slice(alone.length)).toEqual(after)
         }),
-        { numRuns: 50 },
+        { numRuns: runs(25) },
       )
     })
 

@@ -1,8 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Agent, type Dispatcher } from 'undici'
+import type { Agent, Dispatcher } from 'undici'
 import { forbiddenIn, guardedConnect } from '../../lib/net/guarded-connect.ts'
 import { OUTBOUND_HEADER } from '../../lib/net/outbound-header.ts'
 import { RolloutError } from '../../model/failure.ts'
+import { undici } from '../../lib/net/undici.ts'
 
 export interface JsonPost {
   url: URL
@@ -38,7 +39,7 @@ const SHOWN_CHARS = 500
  */
 export async function postJson(post: JsonPost): Promise<JsonAnswer> {
   await using owned = new AsyncDisposableStack()
-  const agent = new Agent({
+  const agent = new (undici().Agent)({
     headersTimeout: post.timeoutMs,
     bodyTimeout: post.timeoutMs,
     connections: 1,

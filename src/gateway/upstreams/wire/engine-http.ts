@@ -1,8 +1,9 @@
-import { Agent, type Dispatcher } from 'undici'
+import type { Agent, Dispatcher } from 'undici'
 import * as z from 'zod'
 import { parseJson } from '../../../lib/json/json-text.ts'
 import { RolloutError, type FailureCode } from '../../../model/failure.ts'
 import { ByteJoiner } from './fast/read-fast.ts'
+import { undici } from '../../../lib/net/undici.ts'
 
 export interface EngineHttpOptions {
   /** URL of the engine; `/v1` at the end is optional. */
@@ -35,7 +36,7 @@ export class EngineHttp implements AsyncDisposable {
     this.#origin = origin
     this.#prefix = pathname.replace(/\/$/, '')
     const idleTimeoutMs = options.idleTimeoutMs ?? 15 * 60_000
-    this.#agent = new Agent({ headersTimeout: idleTimeoutMs, bodyTimeout: idleTimeoutMs, connections: null })
+    this.#agent = new (undici().Agent)({ headersTimeout: idleTimeoutMs, bodyTimeout: idleTimeoutMs, connections: null })
     this.#headers = {
       'content-type': 'application/json',
       ...(options.apiKey === undefined ? {} : { authorization: `Bearer ${options.apiKey}` }),

@@ -11,6 +11,7 @@ import { bareContext, type Route } from '../../../dialects/dialect.ts'
 import { ChunkReader, readAnswer } from '../chat-answer.ts'
 import { anyCodePoint } from '../../../../../test/support/any-code-point.ts'
 import { ByteJoiner, PromptIdCache, type FastReading } from './read-fast.ts'
+import { runs } from '../../../../../test/support/runs.ts'
 
 /*
  * The reference reader defines the result. All tests read the same bytes with both readers and expect the same events, the
@@ -342,7 +343,7 @@ describe('a whole answer', () => {
         expectSame(fast, slow)
         for (const view of VIEWS) expect(renderWhole(fast, view)).toEqual(renderWhole(slow, view))
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(300) },
     )
   })
 
@@ -439,7 +440,7 @@ describe('a stream', () => {
         expectSame(fast, slow)
         for (const view of VIEWS) expect(renderStream(fast, view)).toEqual(renderStream(slow, view))
       }),
-      { numRuns: 1000 },
+      { numRuns: runs(300) },
     )
   })
 

@@ -4,8 +4,9 @@ import { parseJson } from '../../../../lib/json/json-text.ts'
 import { anyCodePoint } from '../../../../../test/support/any-code-point.ts'
 import { isAt, scanIds, scanLogprobs, scanString, toConstant, toSource } from './scan-bytes.ts'
 import { toLogprob } from '../to-logprob.ts'
+import { runs } from '../../../../../test/support/runs.ts'
 
-const RUNS = { numRuns: 20_000 }
+const RUNS = { numRuns: runs(5000) }
 
 function scanNumber(text: string): number | undefined {
   const source = toSource(Buffer.from(`{"token":"","logprob":${text},"bytes":[],"top_logprobs":[]}]`))

@@ -1,9 +1,10 @@
 import { request } from 'node:http'
 import type { Duplex, Readable } from 'node:stream'
-import { Agent, type Dispatcher } from 'undici'
+import type { Agent, Dispatcher } from 'undici'
 import { describeError } from '../../../../lib/fs/errno.ts'
 import { parseJson, parseJsonObject } from '../../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../../model/failure.ts'
+import { undici } from '../../../../lib/net/undici.ts'
 
 /** Version of Docker 20.10 and Podman 4; later versions still support it. */
 const API = '/v1.41'
@@ -108,7 +109,7 @@ export class ContainerEngine implements AsyncDisposable {
   }
 
   #createAgent(): Agent {
-    return new Agent({
+    return new (undici().Agent)({
       connect: { socketPath: this.#socketPath },
       connections: CONNECTIONS,
       headersTimeout: ANSWER_MS,

@@ -2,12 +2,13 @@ import { randomBytes } from 'node:crypto'
 import { request as requestHttp, type IncomingMessage } from 'node:http'
 import { request as requestHttps } from 'node:https'
 import type { Duplex } from 'node:stream'
-import { Agent, type Dispatcher } from 'undici'
+import type { Agent, Dispatcher } from 'undici'
 import * as z from 'zod'
 import { describeError } from '../../../../lib/fs/errno.ts'
 import { parseJson } from '../../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { ClusterAccess } from './access.ts'
+import { undici } from '../../../../lib/net/undici.ts'
 
 /** Longest wait for a response. */
 const ANSWER_MS = 60_000
@@ -39,7 +40,7 @@ export class Cluster implements AsyncDisposable {
 
   constructor(access: ClusterAccess) {
     this.access = access
-    this.#agent = new Agent({
+    this.#agent = new (undici().Agent)({
       connect: access.tls,
       connections: CONNECTIONS,
       headersTimeout: ANSWER_MS,
