@@ -47,7 +47,7 @@ const Row = z.strictObject({
 type Row = z.infer<typeof Row>
 
 describeExporter('openai_sft', {
-  create: () => exporters.create({ kind: 'openai_sft', reasoning: 'field' }, {}),
+  create: () => exporters.create({ kind: 'openai_sft', reasoning: 'field', content: 'sent', tools: 'list' }, {}),
   read: (file) => readLines(file).map((row) => Row.parse(row)),
   check(records, session) {
     const samples = [...session.samples()]
@@ -72,7 +72,7 @@ describeExporter('openai_sft', {
 
 test('reasoning is written into the text or omitted, by the option', () => {
   const [inText, dropped] = (['text', 'drop'] as const).map((reasoning) =>
-    exporters.create({ kind: 'openai_sft', reasoning }, {}),
+    exporters.create({ kind: 'openai_sft', reasoning, content: 'sent', tools: 'list' }, {}),
   )
   fc.assert(
     fc.property(anySession(), (session) => {
