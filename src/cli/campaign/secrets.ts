@@ -5,7 +5,7 @@ import { SECRET } from '../../config/redact.ts'
  * agents.
  */
 const PATTERNS: readonly RegExp[] = [
-  /-----BEGIN (?:[A-Z]{1,20} ){0,3}PRIVATE KEY-----[\s\S]{1,16384}?-----END (?:[A-Z]{1,20} ){0,3}PRIVATE KEY-----/,
+  /-----BEGIN (?:[A-Z]{1,20} ){0,3}PRIVATE KEY-----(?:[^-]|-(?!----)){1,8192}-----END (?:[A-Z]{1,20} ){0,3}PRIVATE KEY-----/,
   // AWS, GitHub, GitLab, Slack, Hugging Face, Google, npm, PyPI.
   /\b(?:AKIA|ASIA)[0-9A-Z]{16}\b/,
   /\bgh[pousr]_[A-Za-z0-9]{36,}\b/,
