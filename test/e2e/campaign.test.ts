@@ -5,12 +5,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { createClient } from '../../src/client/client.ts'
 import type { CampaignReport } from '../../src/cli/campaign/campaign-report.ts'
 import type { Decision } from '../../src/cli/campaign/campaign-journal.ts'
 import type { Accepted } from '../../src/cli/campaign/export-accepted.ts'
 import { SessionFolder } from '../../src/node/session/session-folder.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { pythonEnvironment } from '../support/python-environment.ts'
+import { startUp } from '../support/up-process.ts'
 
 const TASKS = 40
 const REPOSITORIES = 8
@@ -23,8 +25,8 @@ beforeAll(async () => {
 })
 afterAll(() => rm(dir, { recursive: true, force: true }))
 
-/** The answers alternate, and only "yes" gets a reward, so about half of the attempts are accepted. */
-const SCRIPT = 'order: [{ text: yes }, { text: no }]\nrepeat: cycle\n'
+/** Only "yes" gets a reward, so about two thirds of the attempts are accepted. */
+const SCRIPT = 'order: [{ text: yes }, { text: yes }, { text: no }]\nrepeat: cycle\n'
 
 const tasks = Array.from({ length: TASKS }, (_, index) => ({
   task_id: `task-${index}`,
@@ -34,30 +36,50 @@ const tasks = Array.from({ length: TASKS }, (_, index) => ({
   metadata: { repo: `team/project-${index % REPOSITORIES}` },
 }))
 
-function start(): ChildProcess {
-  const flags = ['--attempts', '30', '--runtime', 'local', '--script', 'script.yaml', '--artifacts', 'none']
-  const formats = ['--format', 'openai_sft:content=text,tools=json', '--format', 'parquet']
-  const words = ['campaign', 'tasks.jsonl', '--out', 'out', ...flags, ...formats, '--held-out', '0.25']
-  const env = { ...process.env, NO_COLOR: '1' }
-  return spawn(process.execPath, [main, ...words], { cwd: dir, env, stdio: ['ignore', 'ignore', 'pipe'] })
+interface Campaign {
+  out: string
+  words: readonly string[]
+  env?: Record<string, string>
 }
 
-async function readDecisions(): Promise<Decision[]> {
-  const lines = (await readFile(join(dir, 'out/campaign.jsonl'), 'utf8').catch(() => '')).split('\n').slice(0, -1)
+const local: Campaign = {
+  out: 'out',
+  words: [
+    ...['tasks.jsonl', '--attempts', '30', '--runtime', 'local', '--script', 'script.yaml', '--artifacts', 'none'],
+    ...['--format', 'openai_sft:content=text,tools=json', '--format', 'parquet', '--held-out', '0.25'],
+  ],
+}
+
+function start({ out, words, env }: Campaign): ChildProcess {
+  return spawn(process.execPath, [main, 'campaign', ...words, '--out', out], {
+    cwd: dir,
+    env: { ...process.env, NO_COLOR: '1', ...env },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
+}
+
+async function finish(campaign: Campaign): Promise<void> {
+  const child = start(campaign)
+  const [errors, [code]] = await Promise.all([text(child.stderr!), once(child, 'exit') as Promise<[number | null]>])
+  expect(code, errors).toBe(0)
+}
+
+async function readDecisions({ out }: Campaign): Promise<Decision[]> {
+  const lines = (await readFile(join(dir, out, 'campaign.jsonl'), 'utf8').catch(() => '')).split('\n').slice(0, -1)
   return lines.map((line) => JSON.parse(line) as Decision).filter(({ entry }) => entry === 'decision')
 }
 
 /** Kills the campaign once the journal has this many decisions. Returns the decisions of that moment. */
-async function killAt(count: number): Promise<Decision[]> {
-  const child = start()
+async function killAt(campaign: Campaign, count: number): Promise<Decision[]> {
+  const child = start(campaign)
   const ended = once(child, 'exit')
   child.stderr!.resume()
   await expect
-    .poll(async () => (await readDecisions()).length, { timeout: 200_000, interval: 20 })
+    .poll(async () => (await readDecisions(campaign)).length, { timeout: 200_000, interval: 20 })
     .toBeGreaterThanOrEqual(count)
   child.kill('SIGKILL')
   expect(await ended).toEqual([null, 'SIGKILL'])
-  return readDecisions()
+  return readDecisions(campaign)
 }
 
 async function readJson<T>(...path: string[]): Promise<T> {
@@ -71,13 +93,11 @@ const TITLE =
 test(TITLE, { timeout: 900_000 }, async ({ skip }) => {
   await writeFile(join(dir, 'tasks.jsonl'), tasks.map((task) => `${JSON.stringify(task)}\n`).join(''))
   await writeFile(join(dir, 'script.yaml'), SCRIPT)
-  const first = await killAt(8)
-  const second = await killAt(first.length + 12)
-  const child = start()
-  const [errors, [code]] = await Promise.all([text(child.stderr!), once(child, 'exit') as Promise<[number | null]>])
-  expect(code, errors).toBe(0)
+  const first = await killAt(local, 8)
+  const second = await killAt(local, first.length + 12)
+  await finish(local)
 
-  const decisions = await readDecisions()
+  const decisions = await readDecisions(local)
   expect(decisions.slice(0, second.length)).toEqual(second)
   expect(second.slice(0, first.length)).toEqual(first)
   expect(new Set(decisions.map(({ sessionId }) => sessionId)).size).toBe(decisions.length)
@@ -132,3 +152,35 @@ result = {split: [[m["content"] for m in row["messages"]] for row in rows] for s
 result["sessions"] = {split: rows["session_id"][:] for split, rows in tokens.items()}
 print(json.dumps(result))
 `
+
+test('a campaign on a server, killed once, has one task of the server for each session and exports their call logs', async () => {
+  await writeFile(
+    join(dir, 'few.jsonl'),
+    tasks
+      .slice(0, 3)
+      .map((task) => `${JSON.stringify(task)}\n`)
+      .join(''),
+  )
+  await writeFile(join(dir, 'script.yaml'), SCRIPT)
+  await using up = await startUp(['--script', join(dir, 'script.yaml'), '--runtime', 'local'])
+  const campaign: Campaign = {
+    out: 'served',
+    words: ['few.jsonl', '--server', up.url, '--attempts', '30'],
+    env: { POLAR_TOKEN: up.tokens.trainer },
+  }
+  const first = await killAt(campaign, 1)
+  await finish(campaign)
+  const decisions = await readDecisions(campaign)
+  expect(decisions.slice(0, first.length)).toEqual(first)
+  const accepted = decisions.filter(({ verdict }) => verdict === 'accepted')
+  expect(accepted.map(({ taskId }) => taskId).toSorted()).toEqual(['task-0', 'task-1'])
+  const client = createClient({ baseUrl: up.url, token: up.tokens.trainer })
+  const served = (await client.listTasks({ query: { limit: 1000 } })).tasks
+  expect(served.map(({ task_id }) => task_id).toSorted()).toEqual(
+    decisions.map(({ sessionId }) => sessionId).toSorted(),
+  )
+  const rows = await Promise.all(
+    ['train', 'test'].map((split) => readFile(join(dir, 'served/data/openai_sft', `${split}.jsonl`), 'utf8')),
+  )
+  expect(rows.join('').match(/"yes"/g)).toHaveLength(2)
+})

@@ -5,6 +5,7 @@ import type { Exporter } from '../../trajectory/exporters/exporter.ts'
 import { exporters } from '../../trajectory/exporters/index.ts'
 import { option, parseNumber, toggle, usageError, type FlagValues } from '../command.ts'
 import { buildFlags } from '../input/build-options.ts'
+import { TRAINER_FLAGS } from '../input/config-flags.ts'
 import { loadExporter } from '../input/load-exporter.ts'
 import { LOCAL_NODE_FLAGS } from '../input/local-node.ts'
 import { TASK_FLAGS } from '../input/task-sources.ts'
@@ -41,6 +42,9 @@ export const CAMPAIGN_FLAGS = {
     { multiple: true },
   ),
   out: option('DIR', 'Folder of the campaign; the same folder continues it', { default: join('.polar', 'campaign') }),
+  server: option('URL', 'Run the sessions on this server, instead of on this machine'),
+  'token-file': TRAINER_FLAGS['token-file'],
+  dir: TRAINER_FLAGS.dir,
   ...TASK_FLAGS,
   ...LOCAL_NODE_FLAGS,
   ...buildFlags,

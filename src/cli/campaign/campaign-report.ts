@@ -117,5 +117,6 @@ function countReasons(decisions: readonly Decision[], verdict: Decision['verdict
     decisions.filter((decision) => decision.verdict === verdict),
     ({ reason }) => reason ?? 'unknown',
   )
-  return Object.fromEntries([...counts].map(([reason, list]) => [reason, list.length]).toSorted())
+  const sorted = [...counts].toSorted(([a], [b]) => (a < b ? -1 : 1))
+  return Object.fromEntries(sorted.map(([reason, list]) => [reason, list.length]))
 }

@@ -111,12 +111,12 @@ function withoutSecrets(sink: ExportSink, scrubber: SecretScrubber): ExportSink 
   }
 }
 
-function scrubSession(session: ScoredSession, { scrub }: SecretScrubber): ScoredSession {
+function scrubSession(session: ScoredSession, scrubber: SecretScrubber): ScoredSession {
   return {
     ...session,
     *samples() {
       for (const sample of session.samples()) {
-        yield { ...sample, messages: () => scrub(sample.messages()) as ReturnType<typeof sample.messages> }
+        yield { ...sample, messages: () => scrubber.scrub(sample.messages()) as ReturnType<typeof sample.messages> }
       }
     },
   }

@@ -36,11 +36,11 @@ test('splitRepositories() depends on the names and the seed only, and keeps both
       expect(Object.fromEntries(shuffled)).toEqual(Object.fromEntries(splits))
       const distinct = new Set(repositories)
       expect(new Set(splits.keys())).toEqual(distinct)
-      const test = [...splits].filter(([, split]) => split === 'test').map(([name]) => name)
-      expect(test.length > 0).toBe(distinct.size > 1)
-      expect(test.length).toBeLessThan(distinct.size)
-      const tasks = repositories.filter((name) => test.includes(name)).length
-      expect(tasks <= share * repositories.length || test.length === 1).toBe(true)
+      const held = [...splits].filter(([, split]) => split === 'test').map(([name]) => name)
+      expect(held.length > 0).toBe(distinct.size > 1)
+      expect(held.length).toBeLessThan(distinct.size)
+      const tasks = repositories.filter((name) => held.includes(name)).length
+      expect(tasks <= share * repositories.length || held.length === 1).toBe(true)
     }),
   )
 })

@@ -5,10 +5,9 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { SessionOrder } from '../../model/session-order.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import { TaskRequest } from '../../model/task.ts'
-import type { RunningSession } from '../../node/node.ts'
 import { CampaignJournal, type Decision } from './campaign-journal.ts'
 import { CampaignPlan } from './campaign-plan.ts'
-import { runCampaign, type CampaignBudget, type CampaignDeps } from './run-campaign.ts'
+import { runCampaign, type CampaignBudget, type CampaignDeps, type CampaignSession } from './run-campaign.ts'
 
 let dir: string
 beforeAll(async () => {
@@ -54,17 +53,17 @@ async function run(trial: Trial) {
   const made: Decision[] = []
   let running = 0
   let widest = 0
-  const submit = ({ sessionId, task }: SessionOrder): RunningSession => {
+  const submit = ({ sessionId, task }: SessionOrder): CampaignSession => {
     submitted.push(sessionId)
     widest = Math.max(widest, ++running)
     const outcome = Promise.resolve().then(() => outcomeOf(sessionId, task.task_id))
-    return { sessionId, attempt: 1, status: 'RUNNING', outcome: outcome.finally(() => running--), cancel: () => {} }
+    return { sessionId, outcome: outcome.finally(() => running--), cancel: () => {} }
   }
   const deps: CampaignDeps = {
     plan,
     journal,
     runId: journal.runId,
-    node: { submit },
+    submit,
     resumed: [],
     undecided,
     budget,

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { onAbort } from '../../lib/async/until-aborted.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
-import type { RunningSession, SessionNode } from '../../node/node.ts'
+import type { SessionOrder } from '../../model/session-order.ts'
 import type { CampaignJournal, Decision } from './campaign-journal.ts'
 import type { CampaignPlan, PlannedSession } from './campaign-plan.ts'
 
@@ -15,13 +15,20 @@ export interface CampaignBudget {
 
 export type StopReason = 'complete' | 'attempts' | 'sessions' | 'tokens' | 'time' | 'interrupted'
 
+/** A session in progress, on this machine or on a server. */
+export interface CampaignSession {
+  readonly sessionId: string
+  outcome: Promise<SessionOutcome>
+  cancel(reason: string): void
+}
+
 export interface CampaignDeps {
   plan: CampaignPlan
   journal: CampaignJournal
   runId: string
-  node: Pick<SessionNode, 'submit'>
+  submit: (order: SessionOrder) => CampaignSession
   /** Sessions of an earlier process that run again. The plan counts them as running. */
-  resumed: readonly RunningSession[]
+  resumed: readonly CampaignSession[]
   /** Sessions that ended without a decision, because an earlier process was killed. */
   undecided: readonly SessionOutcome[]
   budget: CampaignBudget
@@ -40,7 +47,7 @@ const MAX_BACKOFF_MS = 60_000
 
 /** Runs sessions until every task has its trajectories, no task may run again, or a budget ends. */
 export async function runCampaign(deps: CampaignDeps): Promise<StopReason> {
-  const { plan, journal, runId, node, budget, now, signal } = deps
+  const { plan, journal, runId, budget, now, signal } = deps
   const begun = now()
   let tokens = journal.decisions.reduce((sum, decision) => sum + decision.tokens.sampled, 0)
   let failuresInRow = 0
@@ -60,7 +67,7 @@ export async function runCampaign(deps: CampaignDeps): Promise<StopReason> {
     await mine
   }
 
-  const follow = async (session: RunningSession): Promise<void> => {
+  const follow = async (session: CampaignSession): Promise<void> => {
     using _ = onAbort(signal, () => session.cancel('The campaign was interrupted.'))
     await settle(await session.outcome, true)
     if (failuresInRow === 0 || signal.aborted) return
@@ -68,8 +75,8 @@ export async function runCampaign(deps: CampaignDeps): Promise<StopReason> {
     await sleep(delay, undefined, { signal }).catch(() => {})
   }
 
-  const submit = ({ task, sessionId }: PlannedSession): RunningSession =>
-    node.submit({ schemaVersion: 1, sessionId, attempt: 1, task, runId })
+  const submit = ({ task, sessionId }: PlannedSession): CampaignSession =>
+    deps.submit({ schemaVersion: 1, sessionId, attempt: 1, task, runId })
 
   const spent = (): StopReason | undefined => {
     if (signal.aborted) return 'interrupted'

@@ -3,8 +3,8 @@ import { randomIds } from '../../lib/random-ids.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import type { TaskRequest } from '../../model/task.ts'
 import { SessionFolder, sessionsFolder } from '../../node/session/session-folder.ts'
-import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { CAMPAIGN_FLAGS, fingerprintOf, toCampaignSettings, type CampaignSettings } from '../campaign/campaign-flags.ts'
+import { openHost, type CampaignHost } from '../campaign/campaign-host.ts'
 import { CampaignJournal, type Decision } from '../campaign/campaign-journal.ts'
 import { CampaignPlan } from '../campaign/campaign-plan.ts'
 import { CampaignProgress } from '../campaign/campaign-progress.ts'
@@ -14,11 +14,9 @@ import { createSecretScrubber, secretValues } from '../campaign/secrets.ts'
 import { writeCampaign } from '../campaign/write-campaign.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { toBuildOptions } from '../input/build-options.ts'
-import { openLocalNode, type LocalNode } from '../input/local-node.ts'
-import { readTasks, toTaskSources } from '../input/task-sources.ts'
+import { toTaskSources } from '../input/task-sources.ts'
 import { listenForInterrupt } from '../stop-signals.ts'
 import { print, printError, printJson } from '../views/print.ts'
-import { createStageView } from '../views/stage-view.ts'
 
 const NAME = 'campaign'
 
@@ -32,6 +30,7 @@ export const command = defineCommand({
     'polar campaign tasks.jsonl --accept 2 --budget-sessions 100',
     'polar campaign --swe rows.jsonl --harness pi --runtime docker --engine-url http://localhost:8000',
     'polar campaign --harbor tasks/ --min-tool-calls 1 --max-turns 60 --budget-minutes 120',
+    'polar campaign tasks.jsonl --server http://localhost:8080',
   ],
   async run({ flags, words }): Promise<ExitCode> {
     const dir = resolve(flags.out)
@@ -40,9 +39,9 @@ export const command = defineCommand({
     const sources = await toTaskSources(NAME, words, flags)
     using interrupted = listenForInterrupt()
     const { signal } = interrupted
-    await using local = await openLocalNode(NAME, flags, { dir, modules: sources.modules, signal })
-    if (local === undefined) return EXIT.interrupted
-    const tasks = (await readTasks(NAME, sources, local.opened)).map((task) => ({ ...task, num_samples: 1 }))
+    await using host = await openHost(flags, { dir, sources, signal })
+    if (host === undefined) return EXIT.interrupted
+    const tasks = (await host.readTasks()).map((task) => ({ ...task, num_samples: 1 }))
     await using journal = await CampaignJournal.open(join(dir, 'campaign.jsonl'), {
       fingerprint: fingerprintOf(settings, flags, tasks),
       newId: () => randomIds(Date.now).next('run'),
@@ -50,9 +49,9 @@ export const command = defineCommand({
     })
     const begun = Date.now()
     const scrubber = createSecretScrubber(secretsOf(tasks, flags['engine-key']))
-    const reader = createCallLogReader({ dir: sessionsFolder(dir) })
+    const { reader } = host
     const decisions = [...journal.decisions]
-    const stopped = await collect({ settings, tasks, journal, local, dir, signal }, decisions, (plan) => ({
+    const stopped = await collect({ settings, tasks, journal, host, dir, signal }, decisions, (plan) => ({
       load: (id) => reader.load(id),
       build,
       rules: settings.rules,
@@ -89,18 +88,17 @@ interface Collecting {
   settings: CampaignSettings
   tasks: readonly TaskRequest[]
   journal: CampaignJournal
-  local: LocalNode
+  host: CampaignHost
   dir: string
   signal: AbortSignal
 }
 
 /** Runs the campaign with its view. Appends the decisions of this process to `decisions`. */
 async function collect(
-  { settings, tasks, journal, local, dir, signal }: Collecting,
+  { settings, tasks, journal, host, dir, signal }: Collecting,
   decisions: Decision[],
   depsOf: (plan: CampaignPlan) => Parameters<typeof judgeSession>[1],
 ): Promise<StopReason> {
-  const { opened, widths } = local
   const { runId } = journal
   const plan = new CampaignPlan({ ...settings, tasks, runId })
   const folder = sessionsFolder(dir)
@@ -109,29 +107,25 @@ async function collect(
   const undecided = (await SessionFolder.outcomes(folder))
     .filter((outcome) => outcome.runId === runId && !decided.has(outcome.sessionId))
     .toSorted((a, b) => a.endedAt - b.endedAt || (a.sessionId < b.sessionId ? -1 : 1))
-  const again = new Map(
-    opened.node.recovered.flatMap(({ next, order }) =>
-      next === 'again' && order.runId === runId ? [[order.sessionId, order.task.task_id]] : [],
-    ),
-  )
-  for (const taskId of again.values()) plan.addRunning(taskId)
+  const continued = await host.continueRun(runId)
+  for (const { taskId } of continued) plan.addRunning(taskId)
   const deps = depsOf(plan)
   const progress = new CampaignProgress(plan, () => performance.now())
-  using view = createStageView({ widths, metrics: () => opened.node.metrics, progress: () => progress.read() })
+  using view = host.createView(() => progress.read())
   if (decisions.length > 0) {
     view.print(
-      `Continues the campaign: ${decisions.length} sessions decided, ${undecided.length} ended, ${again.size} run again.\n`,
+      `Continues the campaign: ${decisions.length} sessions decided, ${undecided.length} ended, ${continued.length} run again.\n`,
     )
   }
-  return runCampaign({
+  return await runCampaign({
     plan,
     journal,
     runId,
-    node: opened.node,
-    resumed: opened.node.sessions.filter(({ sessionId }) => again.has(sessionId)),
+    submit: host.submit,
+    resumed: continued.map(({ session }) => session),
     undecided,
     budget: settings.budget,
-    width: widths.init + widths.ready + widths.run + widths.postrun,
+    width: host.width,
     judge: (outcome) => judgeSession(outcome, deps),
     now: Date.now,
     signal,

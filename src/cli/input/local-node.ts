@@ -94,7 +94,11 @@ export async function openLocalNode(
   return { opened, widths, [Symbol.asyncDispose]: () => all.disposeAsync() }
 }
 
-function toWidths(command: string, flags: Pick<LocalNodeFlags, 'init' | 'ready' | 'run' | 'postrun'>): StageWidths {
+/** The widths of the stages that the flags set. */
+export function toWidths(
+  command: string,
+  flags: Pick<LocalNodeFlags, 'init' | 'ready' | 'run' | 'postrun'>,
+): StageWidths {
   const width = (flag: keyof typeof flags, min: number): number =>
     parseNumber(command, flag, flags[flag], { min, max: 100_000 })
   const postrun = width('postrun', 1)

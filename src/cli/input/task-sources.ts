@@ -75,16 +75,19 @@ async function readTaskFiles({ files, modules }: TaskSources): Promise<TaskReque
   )
 }
 
-/** Reads the tasks of all sources. Throws `config.invalid` if two tasks have the same id. */
+/**
+ * Reads the tasks of all sources. Throws `config.invalid` if two tasks have the same id. `node` is required for Harbor tasks
+ * and rows, whose tasks depend on the runtime.
+ */
 export async function readTasks(
   command: string,
   sources: TaskSources,
-  { runtimes }: Pick<OpenNode, 'runtimes'>,
+  node?: Pick<OpenNode, 'runtimes'>,
 ): Promise<TaskRequest[]> {
   const tasks = await readTaskFiles(sources)
   const { harbor, swe, harness, image, repositories } = sources
-  if (harbor.length > 0 || swe.length > 0) {
-    const { runtime } = await runtimes.open(image === undefined ? undefined : RuntimeSpec.parse({ image }))
+  if (node !== undefined && (harbor.length > 0 || swe.length > 0)) {
+    const { runtime } = await node.runtimes.open(image === undefined ? undefined : RuntimeSpec.parse({ image }))
     const options = {
       agent: { harness: presetNamed(harness).name },
       runtime,
