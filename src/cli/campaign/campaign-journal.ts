@@ -49,6 +49,7 @@ const Entry = z.discriminatedUnion('entry', [Start, Decision])
  */
 export class CampaignJournal implements AsyncDisposable {
   readonly #handle: FileHandle
+  #length = 0
   readonly runId: string
   /** Decisions of earlier processes, in order. */
   readonly decisions: readonly Decision[]
@@ -79,8 +80,6 @@ export class CampaignJournal implements AsyncDisposable {
     await journal.#write([...header, { entry: 'start', at: now }], length)
     return journal
   }
-
-  #length = 0
 
   /** Resolves when the decision is on the disk. Must not be called again before that. */
   async append(decision: Decision): Promise<void> {

@@ -52,11 +52,8 @@ export interface AcceptedExport {
  */
 export async function exportAccepted(options: AcceptedExport): Promise<DataFile[]> {
   const { dir, accepted, exporters } = options
-  const [draft, target, old] = ['data.partial', 'data', 'data.old'].map((name) => join(dir, name)) as [
-    string,
-    string,
-    string,
-  ]
+  const target = join(dir, 'data')
+  const [draft, old] = [`${target}.partial`, `${target}.old`]
   for (const folder of [draft, old]) await rm(folder, { recursive: true, force: true })
   await mkdir(draft, { recursive: true })
   const files: DataFile[] = []

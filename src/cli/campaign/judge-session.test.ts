@@ -78,6 +78,11 @@ test('the calls of a session without the reward are not read', async () => {
   expect(await judgeSession(outcome, { ...deps, load })).toEqual({ verdict: 'rejected', reason: 'reward' })
 })
 
+test('a session whose call log is damaged is rejected', async () => {
+  const load = (): Promise<never> => Promise.reject(new RolloutError('store.corrupt', 'damaged'))
+  expect(await judgeSession(outcomeWith({}), { ...deps, load })).toEqual({ verdict: 'rejected', reason: 'incomplete' })
+})
+
 test('tool calls of trained answers are counted', async () => {
   const rules = { ...deps.rules, minToolCalls: 2 }
   const two = sessionWith('', { answer: says('', { calls: [call('read', {}), call('write', {})] }) })

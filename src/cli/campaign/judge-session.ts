@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { RolloutError } from '../../model/failure.ts'
 import { judgeEnding } from '../../model/refill.ts'
 import type { Sample } from '../../model/sample.ts'
 import type { SessionRecord } from '../../model/session.ts'
@@ -29,7 +30,9 @@ export async function judgeSession(outcome: SessionOutcome, deps: JudgeDeps): Pr
   const { ending, grade } = outcome
   const early = whyEndingRejected({ ending: ending?.kind, reward: grade?.outcome_reward ?? undefined }, deps.rules)
   if (early !== undefined) return { verdict: 'rejected', reason: early }
-  const built = buildSession(await deps.load(outcome.sessionId), deps.build)
+  const record = await deps.load(outcome.sessionId).catch(ifDamaged)
+  if (record === undefined) return { verdict: 'rejected', reason: 'incomplete' }
+  const built = buildSession(record, deps.build)
   const samples = [...built.samples()]
   const toolCalls = countToolCalls(built, samples)
   const { turns, tokens } = built.summary
@@ -43,6 +46,11 @@ export async function judgeSession(outcome: SessionOutcome, deps: JudgeDeps): Pr
     return { verdict: 'rejected', reason: 'duplicate', digest, toolCalls, secrets }
   }
   return { verdict: 'accepted', digest, toolCalls, secrets }
+}
+
+/** Returns undefined for a call log that cannot be read. */
+function ifDamaged(error: unknown): undefined {
+  if (!(error instanceof RolloutError) || !error.code.startsWith('store.')) throw error
 }
 
 function countToolCalls({ graph }: BuiltSession, samples: readonly Sample[]): number {

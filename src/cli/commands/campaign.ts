@@ -12,7 +12,7 @@ import { judgeSession } from '../campaign/judge-session.ts'
 import { runCampaign, type StopReason } from '../campaign/run-campaign.ts'
 import { createSecretScrubber, secretValues } from '../campaign/secrets.ts'
 import { writeCampaign } from '../campaign/write-campaign.ts'
-import { defineCommand, EXIT, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { toBuildOptions } from '../input/build-options.ts'
 import { toTaskSources } from '../input/task-sources.ts'
 import { listenForInterrupt } from '../stop-signals.ts'
@@ -42,6 +42,7 @@ export const command = defineCommand({
     await using host = await openHost(flags, { dir, sources, signal })
     if (host === undefined) return EXIT.interrupted
     const tasks = (await host.readTasks()).map((task) => ({ ...task, num_samples: 1 }))
+    assertGraded(tasks, settings)
     await using journal = await CampaignJournal.open(join(dir, 'campaign.jsonl'), {
       fingerprint: fingerprintOf(settings, flags, tasks),
       newId: () => randomIds(Date.now).next('run'),
@@ -83,6 +84,14 @@ export const command = defineCommand({
     return written.report.accepted > 0 && isExported ? EXIT.done : EXIT.failed
   },
 })
+
+/** Throws `config.invalid` for tasks whose sessions could never be accepted. */
+function assertGraded(tasks: readonly TaskRequest[], { rules }: CampaignSettings): void {
+  const ungraded = tasks.find(({ evaluator }) => evaluator == null)
+  if (ungraded === undefined || rules.minReward === null) return
+  const advice = 'add an evaluator, or accept sessions without a reward with --min-reward none'
+  throw usageError(NAME, `task ${ungraded.task_id} has no evaluator, so its sessions have no reward; ${advice}`)
+}
 
 interface Collecting {
   settings: CampaignSettings
