@@ -13,6 +13,7 @@ const commands: Readonly<Record<string, readonly [summary: string, load: Loader]
   task: ['Submit tasks to a server, wait for them, get results', () => import('./commands/task.ts')],
   policy: ['Show or set the weight version; pause and resume', () => import('./commands/policy.ts')],
   run: ['Run tasks on this machine without a server', () => import('./commands/run.ts')],
+  campaign: ['Collect accepted trajectories of a dataset for SFT', () => import('./commands/campaign.ts')],
   record: ['Run a harness and record all its model calls', () => import('./commands/record.ts')],
   server: ['Accept tasks and lease their sessions to nodes', () => import('./commands/server.ts')],
   node: ['Join a server, lease sessions and run them', () => import('./commands/node.ts')],

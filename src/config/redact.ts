@@ -1,4 +1,4 @@
-const SECRET = '[secret]'
+export const SECRET = '[secret]'
 
 /** Replaces user names and passwords of all URLs in a text, and the values of parameters with names like a secret's. */
 export function redactUrls(text: string): string {

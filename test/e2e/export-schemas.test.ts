@@ -23,7 +23,7 @@ beforeAll(() => {
 const formats = {
   atif: { kind: 'atif', schemaVersion: 'ATIF-v1.8', promptIds: true },
   nemo_gym: { kind: 'nemo_gym', agent: 'polar' },
-  openai_sft: { kind: 'openai_sft', reasoning: 'field' },
+  openai_sft: { kind: 'openai_sft', reasoning: 'field', content: 'sent', tools: 'list' },
   prime_rl: { kind: 'prime_rl', envName: 'polar', layout: 'array' },
 } as const
 

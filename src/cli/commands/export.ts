@@ -4,13 +4,12 @@ import { readFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { Writable } from 'node:stream'
 import { setFlagsFromString } from 'node:v8'
-import { allowModules } from '../../lib/process/load-module.ts'
 import { describeError, errnoOf } from '../../lib/fs/errno.ts'
 import { toVisibleJson, toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import type { SessionOrigin } from '../../store/store.ts'
-import { createExporter, isExporterModule } from '../../trajectory/create-exporter.ts'
+import { isExporterModule } from '../../trajectory/create-exporter.ts'
 import { exportSessions, type ExportReport, type ExportSource } from '../../trajectory/export-sessions.ts'
 import type { Exporter } from '../../trajectory/exporters/exporter.ts'
 import { exporters } from '../../trajectory/exporters/index.ts'
@@ -22,6 +21,7 @@ import { openStreamSink } from '../../trajectory/sinks/stream-sink.ts'
 import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { chooseRun, NO_RUN, scoresOfRun, type RunChoice } from '../input/choose-run.ts'
 import { defineCommand, EXIT, option, toggle, usageError, type ExitCode } from '../command.ts'
+import { loadExporter } from '../input/load-exporter.ts'
 import { loadScores } from '../input/load-scores.ts'
 import { createProgress } from '../views/progress.ts'
 import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
@@ -63,7 +63,7 @@ export const command = defineCommand({
     // Sessions are garbage after they are written: a growing young generation would cost 100 MB and save no time.
     setFlagsFromString('--semi-space-growth-factor=1')
     const build = await toBuildOptions(NAME, flags)
-    const exporter = await toExporter(flags.format, flags.set)
+    const exporter = await loadExporter(NAME, flags.format, flags.set ?? '')
     if (flags.advantages !== undefined && flags.rewards === undefined) {
       throw usageError(NAME, '--advantages needs --rewards FILE')
     }
@@ -93,25 +93,6 @@ export const command = defineCommand({
     return report.failed.length > 0 ? EXIT.failed : EXIT.done
   },
 })
-
-async function toExporter(format: string, settings: string | undefined): Promise<Exporter> {
-  const pairs = (settings ?? '').split(',').filter((pair) => pair.trim() !== '')
-  const options = pairs.map((pair): [string, unknown] => {
-    const [, key, value] = /^\s*(\w+)\s*=\s*(.*?)\s*$/.exec(pair) ?? []
-    if (key === undefined || value === undefined) throw usageError(NAME, `--set takes KEY=VALUE, not "${pair}"`)
-    return [key, toOption(value)]
-  })
-  const config = Object.fromEntries(options)
-  if (!isExporterModule(format)) return createExporter({ format, config }, { allowed: [] })
-  // The user who runs this command may run any code, so the module that the flag names is allowed, and no other.
-  const path = resolve(format)
-  return createExporter({ format: path, config }, { allowed: await allowModules([path]) })
-}
-
-function toOption(text: string): unknown {
-  if (text === 'true' || text === 'false') return text === 'true'
-  return text !== '' && Number.isFinite(Number(text)) ? Number(text) : text
-}
 
 interface Chosen extends RunChoice {
   dir: string

@@ -1,39 +1,23 @@
 import { watch } from 'node:fs'
 import { appendFile, readFile } from 'node:fs/promises'
-import { hostname } from 'node:os'
 import { join, resolve } from 'node:path'
-import type { ContinuationMode } from '../../gateway/sessions/sessions.ts'
-import { allowModules } from '../../lib/process/load-module.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { untilAborted } from '../../lib/async/until-aborted.ts'
 import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 import { isValid } from '../../model/refill.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
-import { RuntimeSpec, TaskRequest } from '../../model/task.ts'
-import { checkTask } from '../../node/check-task.ts'
-import { ArtifactPolicy } from '../../node/session/artifacts.ts'
-import { loadHarborTasks, type HarborOptions } from '../../node/import/harbor-task.ts'
 import { runTask, type TaskRun } from '../../node/run-task.ts'
-import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import { SessionFolder, sessionsFolder } from '../../node/session/session-folder.ts'
-import { StageWidths } from '../../node/session/stages.ts'
+import type { StageWidths } from '../../node/session/stages.ts'
 import type { SessionScore } from '../../trajectory/score-session.ts'
-import { defineCommand, EXIT, option, parseNumber, toggle, usageError, type ExitCode } from '../command.ts'
+import { defineCommand, EXIT, option, parseNumber, toggle, type ExitCode } from '../command.ts'
 import { listenForInterrupt } from '../stop-signals.ts'
-import { createLogger } from '../../compose/create-logger.ts'
-import { HARNESS_DIR_HELP, presetNamed } from '../../compose/harness-folders.ts'
-import { loadQuirks } from '../../compose/load-quirks.ts'
-import { loadTaskFiles } from '../input/load-tasks.ts'
+import { LOCAL_NODE_FLAGS, openLocalNode } from '../input/local-node.ts'
+import { readTasks, TASK_FLAGS, toTaskSources, type TaskSources } from '../input/task-sources.ts'
 import { groupOf } from '../input/choose-run.ts'
-import { CONTINUATION_FLAG, ENGINE_FLAGS, ENGINE_KEY_FLAG, QUIRKS_FLAG, toEngineChoice } from '../input/engine-flags.ts'
-import { warningsOf } from '../../compose/open-engine.ts'
-import { openUntil } from '../input/open-until.ts'
-import { openNode, type OpenNode } from '../../compose/open-node.ts'
-import { RUNTIMES_CONFIG_FLAG } from '../input/config-flags.ts'
-import { loadRuntimeSettings } from '../../compose/runtime-settings.ts'
+import type { OpenNode } from '../../compose/open-node.ts'
 import { createStageView } from '../views/stage-view.ts'
 import { formatTable } from '../views/table.ts'
-import { assertWritable } from '../../compose/writable.ts'
 import { print, printError, printJson, withSnakeKeys } from '../views/print.ts'
 
 const DEFAULT_OUT = join('.polar', 'runs')
@@ -44,40 +28,16 @@ export const command = defineCommand({
     'Run tasks on this machine without a server: run the harness in sandboxes, build trajectories and grade them.',
   words: { name: 'FILE…', description: 'Task files: YAML, JSON or JSONL' },
   flags: {
-    harbor: option('DIR', 'Folder of a Harbor task, or of several; may be repeated', { multiple: true }),
-    harness: option('NAME', 'Harness for Harbor tasks (default: pi)'),
-    image: option('IMAGE', 'Image built from the Dockerfile of the Harbor tasks'),
+    ...TASK_FLAGS,
     samples: option('N', 'Sessions of each task; overrides num_samples'),
     out: option('DIR', 'Folder for sessions and scores', { default: DEFAULT_OUT }),
-    config: RUNTIMES_CONFIG_FLAG,
-    runtime: option('KIND', 'Runtime of tasks that name none (default: bubblewrap)', { choices: runtimes.kinds }),
-    init: option('N', 'Sandboxes prepared at a time', { default: '4' }),
-    ready: option('N', 'Prepared sandboxes that may wait for an agent slot', { default: '4' }),
-    run: option('N', 'Agents that run at a time', { default: '4' }),
-    postrun: option('N', 'Sessions graded at a time', { default: '4' }),
     refills: option(
       'N',
       'Limit of sessions of a task that replace sessions failed because of infrastructure (default: its number of samples)',
     ),
-    artifacts: option('WHICH', 'Sessions whose output, logs and grading evidence are kept', {
-      choices: ['all', 'failures', 'none'],
-      default: 'all',
-    }),
-    ...ENGINE_FLAGS,
-    'engine-key': ENGINE_KEY_FLAG,
-    context: option('N', 'Context size in tokens that harnesses are configured with'),
-    images: toggle('The model accepts images'),
-    continuation: CONTINUATION_FLAG,
-    quirks: QUIRKS_FLAG,
-    'harness-dir': option('DIR', HARNESS_DIR_HELP),
-    'allow-module': option(
-      'FILE',
-      'Module of a builder, evaluator, harness or runtime that tasks may load; may be repeated',
-      { multiple: true },
-    ),
+    ...LOCAL_NODE_FLAGS,
     watch: toggle('Run again when a task file, or a file of a Harbor task, changes'),
     json: toggle('Print one line of JSON for each session on standard output'),
-    verbose: toggle('Log at level debug'),
   },
   examples: [
     'polar run task.yaml',
@@ -86,118 +46,37 @@ export const command = defineCommand({
     'polar run tasks.jsonl --engine-url http://localhost:8000 --out results',
   ],
   async run({ flags, words }): Promise<ExitCode> {
-    if (words.length === 0 && flags.harbor.length === 0) {
-      throw usageError('run', 'name the tasks to run, as in: polar run task.yaml')
-    }
-    for (const flag of ['harness', 'image'] as const) {
-      if (flags[flag] !== undefined && flags.harbor.length === 0) throw usageError('run', `--${flag} needs --harbor`)
-    }
     const dir = resolve(flags.out)
-    const sources: TaskSources = {
-      files: words,
-      harbor: flags.harbor,
-      harness: flags.harness ?? 'pi',
-      image: flags.image,
-      samples: whole('samples', flags.samples, 1),
-      modules: await allowModules(flags['allow-module'].map((path) => resolve(path))),
-    }
-    // Problems of the tasks are reported before anything starts.
-    if (sources.harbor.length > 0) presetNamed(sources.harness)
-    await readTaskFiles(sources)
-    const settings = await loadRuntimeSettings(process.env, flags.config)
-    await assertWritable(dir)
-    using interrupted = listenForInterrupt()
-    await using engine = await openUntil(interrupted.signal, toEngineChoice('run', flags))
-    if (engine === undefined) return EXIT.interrupted
-    for (const warning of warningsOf(engine, flags.continuation)) printError(`${warning}\n`)
-    const widths = StageWidths.parse({
-      init: whole('init', flags.init, 1),
-      ready: whole('ready', flags.ready, 0),
-      run: whole('run', flags.run, 1),
-      postrun: whole('postrun', flags.postrun, 1),
-      backlog: 2 * Number(flags.postrun),
-    })
-    await using opened = await openNode({
-      nodeId: hostname(),
-      dir,
-      engine,
-      runtime: flags.runtime ?? settings.runtime,
-      runtimeSettings: settings.runtimes,
-      gitCredentials: settings.gitCredentials,
-      sandboxMemoryMb: settings.sandboxMemoryMb,
-      widths,
-      budgets: { init: 900, evaluate: 1800 },
-      artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
-      modules: flags['allow-module'],
-      harnessDir: flags['harness-dir'],
-      contextTokens: parseNumber('run', 'context', flags.context, { min: 1024, max: 100_000_000 }),
-      images: flags.images,
-      continuation: flags.continuation as ContinuationMode,
-      quirks: await loadQuirks(flags.quirks),
-      env: process.env,
-      logger: createLogger(flags.verbose ? 'debug' : 'error'),
-    })
-    await addMissingScores(dir)
+    const samples = whole('samples', flags.samples, 1)
     const refills = whole('refills', flags.refills, 0)
+    const sources = await toTaskSources('run', words, flags)
+    using interrupted = listenForInterrupt()
+    const { modules } = sources
+    await using local = await openLocalNode('run', flags, { dir, modules, signal: interrupted.signal })
+    if (local === undefined) return EXIT.interrupted
+    const { opened, widths } = local
+    await addMissingScores(dir)
     const once = (signal: AbortSignal): Promise<ExitCode> =>
-      runAll(sources, { opened, widths, dir, refills, asJson: flags.json, signal })
+      runAll(sources, { opened, widths, dir, samples, refills, asJson: flags.json, signal })
     const code = flags.watch ? await runAgain(sources, once, interrupted.signal) : await once(interrupted.signal)
     return interrupted.signal.aborted ? EXIT.interrupted : code
   },
 })
 
-interface TaskSources {
-  files: readonly string[]
-  harbor: readonly string[]
-  harness: string
-  image: string | undefined
-  samples: number | undefined
-  /** Real paths of the modules that tasks may load. */
-  modules: readonly string[]
-}
-
-/** Throws `config.invalid` with every problem of every task. */
-async function readTaskFiles({ files, modules }: TaskSources): Promise<TaskRequest[]> {
-  const secret = (name: string): string | undefined => process.env[name]
-  return loadTaskFiles(
-    files.map((file) => resolve(file)),
-    TaskRequest,
-    (task) => checkTask(task, { modules, hasFiles: true, secret }),
-  )
-}
-
-async function readTasks(sources: TaskSources, { runtimes: opened }: OpenNode): Promise<TaskRequest[]> {
-  const tasks = await readTaskFiles(sources)
-  const { harbor, harness, image, samples } = sources
-  if (harbor.length > 0) {
-    const { runtime } = await opened.open(image === undefined ? undefined : RuntimeSpec.parse({ image }))
-    const options: HarborOptions = {
-      agent: { harness: presetNamed(harness).name },
-      runtime,
-      image,
-      variable: (name) => process.env[name],
-      more: { builder: { strategy: 'prefix_merging' } },
-    }
-    for (const folder of harbor) tasks.push(...(await loadHarborTasks(resolve(folder), options)))
-  }
-  const ids = tasks.map(({ task_id }) => task_id)
-  const duplicate = ids.find((id, index) => ids.indexOf(id) < index)
-  if (duplicate !== undefined) throw usageError('run', `two tasks have the task_id ${duplicate}`)
-  return tasks.map((task) => (samples === undefined ? task : { ...task, num_samples: samples }))
-}
-
 interface RunContext {
   opened: OpenNode
   widths: StageWidths
   dir: string
+  samples: number | undefined
   refills: number | undefined
   asJson: boolean
   signal: AbortSignal
 }
 
 async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCode> {
-  const { opened, widths, dir, asJson, signal } = context
-  const tasks = await readTasks(sources, opened)
+  const { opened, widths, dir, samples, asJson, signal } = context
+  const given = await readTasks('run', sources, opened)
+  const tasks = given.map((task) => (samples === undefined ? task : { ...task, num_samples: samples }))
   const total = tasks.reduce((sum, { num_samples }) => sum + num_samples, 0)
   const ended: SessionOutcome[] = []
   const ids = randomIds(Date.now)
@@ -333,6 +212,7 @@ async function runAgain(
     }
     const watchers = [
       ...sources.files.map((file) => watch(resolve(file), onChange)),
+      ...sources.swe.map((file) => watch(resolve(file), onChange)),
       ...sources.harbor.map((folder) => watch(resolve(folder), { recursive: true }, onChange)),
     ]
     try {

@@ -1,6 +1,7 @@
 import { resolve } from 'node:path'
 import { SubmitRequest } from '../../api/routes/submit-request.ts'
 import type { FoundServer } from '../input/find-server.ts'
+import type { TaskRequest } from '../../model/task.ts'
 import { usageError } from '../command.ts'
 import { checkTask } from '../../node/check-task.ts'
 import { loadTaskFiles } from '../input/load-tasks.ts'
@@ -96,7 +97,7 @@ function* batchesOf(tasks: readonly SubmitRequest[]): Generator<SubmitRequest[],
 }
 
 /** Returns a warning about paths that nodes of another machine resolve on their own disks; undefined if there are none. */
-export function warnOfPaths({ isLocal, url }: FoundServer, tasks: readonly SubmitRequest[]): string | undefined {
+export function warnOfPaths({ isLocal, url }: FoundServer, tasks: readonly TaskRequest[]): string | undefined {
   if (isLocal) return undefined
   const paths = [...new Set(tasks.flatMap(pathsOf))]
   if (paths.length === 0) return undefined

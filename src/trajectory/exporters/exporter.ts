@@ -13,6 +13,8 @@ export interface Exporter {
   readonly isAppendable: boolean
   /** Required values. Samples without them are not written, because the format cannot express that they are missing. */
   readonly needs?: readonly ExportNeed[]
+  /** Whether a row contains only the messages of a sample, and no token ids. Absent: false. */
+  readonly isTextOnly?: boolean
   /** Starts one file. */
   open(start?: ExportStart): ExportWriter
 }
@@ -56,6 +58,11 @@ export function lineExporter(
       }
     },
   }
+}
+
+/** Returns an exporter that writes one line of text per sample; undefined: none for this sample. */
+export function textExporter(name: string, toRow: (sample: Sample) => unknown): Exporter {
+  return { ...sampleExporter(name, toRow), isTextOnly: true }
 }
 
 /** Returns an exporter that writes one line per sample; undefined: none for this sample. */

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import * as z from 'zod'
 import fc from 'fast-check'
-import { chatReasoning, toChatMessage } from '../../model/chat-message.ts'
+import { chatReasoning, chatText, toChatMessage, type ChatMessage } from '../../model/chat-message.ts'
 import { anySession, describeExporter, readLines, writeFile } from './exporter.contract.ts'
 import { exporters } from './index.ts'
 
@@ -47,7 +47,7 @@ const Row = z.strictObject({
 type Row = z.infer<typeof Row>
 
 describeExporter('openai_sft', {
-  create: () => exporters.create({ kind: 'openai_sft', reasoning: 'field' }, {}),
+  create: () => exporters.create({ kind: 'openai_sft', reasoning: 'field', content: 'sent', tools: 'list' }, {}),
   read: (file) => readLines(file).map((row) => Row.parse(row)),
   check(records, session) {
     const samples = [...session.samples()]
@@ -70,9 +70,27 @@ describeExporter('openai_sft', {
   },
 })
 
+test('content and tools are texts, by the options', () => {
+  const exporter = exporters.create({ kind: 'openai_sft', reasoning: 'field', content: 'text', tools: 'json' }, {})
+  fc.assert(
+    fc.property(anySession(), (session) => {
+      const samples = [...session.samples()]
+      const rows = readLines(writeFile(exporter, [session])) as { messages: ChatMessage[]; tools?: string }[]
+      for (const [i, row] of rows.entries()) {
+        const { prompt, response, tools } = samples[i]!.messages()
+        expect(row.tools === undefined ? null : JSON.parse(row.tools)).toEqual(tools)
+        expect(row.messages.map(({ content }) => content ?? '')).toEqual(
+          [...prompt, ...response].map((message) => chatText(toChatMessage(message))),
+        )
+      }
+    }),
+    { numRuns: 50 },
+  )
+})
+
 test('reasoning is written into the text or omitted, by the option', () => {
   const [inText, dropped] = (['text', 'drop'] as const).map((reasoning) =>
-    exporters.create({ kind: 'openai_sft', reasoning }, {}),
+    exporters.create({ kind: 'openai_sft', reasoning, content: 'sent', tools: 'list' }, {}),
   )
   fc.assert(
     fc.property(anySession(), (session) => {

@@ -11,7 +11,7 @@ import {
 } from '../../model/chat-message.ts'
 import type { Sample } from '../../model/sample.ts'
 import { isTrainedMessage, sampleMessages } from '../../model/sample-facts.ts'
-import { sampleExporter, type Exporter } from './exporter.ts'
+import { textExporter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
   kind: z.literal('sharegpt'),
@@ -31,7 +31,7 @@ type Config = z.infer<typeof Config>
  */
 export const sharegpt: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: (config) => sampleExporter('sharegpt', (sample) => toRow(sample, config)),
+  create: (config) => textExporter('sharegpt', (sample) => toRow(sample, config)),
 }
 
 type Input = 'human' | 'observation'
