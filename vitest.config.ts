@@ -18,6 +18,7 @@ const SLOWEST = [
   'worker',
   'export',
   'run-command',
+  'campaign',
   'runtimes-user',
   'runtimes-rootless',
   'runtimes',

@@ -25,14 +25,17 @@ beforeAll(async () => {
 })
 afterAll(() => rm(dir, { recursive: true, force: true }))
 
-/** Only "yes" gets a reward, so about two thirds of the attempts are accepted. */
+/** The agent succeeds with "yes" only, so about two thirds of the attempts are accepted. */
 const SCRIPT = 'order: [{ text: yes }, { text: yes }, { text: no }]\nrepeat: cycle\n'
 
 const tasks = Array.from({ length: TASKS }, (_, index) => ({
   task_id: `task-${index}`,
   instruction: 'Answer.',
-  agent: { harness: 'shell', custom_shell: { command: bashAgent(`call "Question ${index}" > answer.txt`) } },
-  evaluator: { strategy: 'command', config: { command: `grep -q '"content":"yes"' answer.txt` } },
+  agent: {
+    harness: 'shell',
+    custom_shell: { command: bashAgent(`call "Question ${index}" | grep -q '"content":"yes"'`) },
+  },
+  evaluator: { strategy: 'session_completed' },
   metadata: { repo: `team/project-${index % REPOSITORIES}` },
 }))
 
