@@ -46,6 +46,8 @@ const { dir: harnessDir } = harnessPlaces(undefined, process.env)
 
 /** A new clone: the files of the project with its own `.polar` folder. */
 let clone: string
+/** Commands that have succeeded in the clone. Pages share the clone, so a page with the same command finds its files. */
+const succeeded = new Set<string>()
 
 beforeAll(async () => {
   clone = await mkdtemp(join(tmpdir(), 'polar-docs-'))
@@ -64,6 +66,7 @@ describe('commands of the docs', () => {
 
   test.for(pages.filter((page) => commandsOf(page).some((command) => !unfinished.test(command))))(
     'the commands of %s succeed',
+    { timeout: 900_000 },
     async (page, context) => {
       const isInstalled = existsSync(installFolder(pi, harnessDir))
       const commands = commandsOf(page).filter((line) => !unfinished.test(line))
@@ -71,10 +74,12 @@ describe('commands of the docs', () => {
       if (noPython !== undefined) context.skip(noPython)
       await using running = new AsyncDisposableStack()
       for (const command of commands) {
-        if (server.test(command)) await startsServing(command)
-        else if (background.test(command)) running.defer(await startInBackground(command))
+        if (background.test(command)) running.defer(await startInBackground(command))
+        else if (succeeded.has(command)) continue
+        else if (server.test(command)) await startsServing(command)
         else if (!bundled.test(command)) expectSuccess(command)
         else if (isInstalled) expectSuccess(command, { POLAR_HARNESS_DIR: harnessDir })
+        succeeded.add(command)
       }
       if (!isInstalled && commands.some((command) => bundled.test(command))) context.skip(whyNoHarness(pi))
     },
