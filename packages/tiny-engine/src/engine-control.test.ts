@@ -182,7 +182,8 @@ describe('weights', () => {
     const policy: TrainablePolicy = {
       name: 'trainable',
       start: () => Promise.reject(new Error('not asked')),
-      setOutputBias: async (bias) => void updates.push(bias),
+      hiddenSize: 4,
+      setOutputWeights: async ({ bias }) => void updates.push(bias!),
       async [Symbol.asyncDispose]() {},
     }
     await using trainable = await startEngine({ policy })

@@ -92,9 +92,9 @@ test('a cached prefix changes no bit of the result', async () => {
 test('score() returns the logprobs of sampling; larger steps change them slightly', async () => {
   const { tokens, ids } = await generate(story, { temperature: 0.8 })
   const reported = Float32Array.from(tokens, ({ logprob }) => logprob)
-  const exact = await policy.score(promptOf(story), Int32Array.from(ids))
+  const { logprobs: exact } = await policy.score(promptOf(story), Int32Array.from(ids))
   expect(exact).toEqual(reported)
-  const quick = await policy.score(promptOf(story), Int32Array.from(ids), { stepTokens: 128 })
+  const { logprobs: quick } = await policy.score(promptOf(story), Int32Array.from(ids), { stepTokens: 128 })
   // Activations are quantised per pass: 40 tokens share a scale that each had to itself while it was sampled. Over thirty
   // answers the mean difference was 0.03 to 0.27; a wrong offset or position would make it several nats.
   const differences = quick.map((value, i) => Math.abs(value - reported[i]!))
@@ -122,13 +122,16 @@ test('the end-of-turn token ends an answer and is part of it', async () => {
 test('an output bias changes probabilities and logprobs alike, also of running requests, and can be removed', async () => {
   const word = tokenizer.encode('clock')[0]!
   const prompt = promptOf('Hello!')
-  const [before] = await policy.score(prompt, Int32Array.of(word))
-  await policy.setOutputBias(Float32Array.from({ length: policy.vocabularySize }, (_, id) => (id === word ? 5 : 0)))
-  const [raised] = await policy.score(prompt, Int32Array.of(word))
+  const scoreOf = async () => (await policy.score(prompt, Int32Array.of(word))).logprobs[0]
+  const before = await scoreOf()
+  await policy.setOutputWeights({
+    bias: Float32Array.from({ length: policy.vocabularySize }, (_, id) => (id === word ? 5 : 0)),
+  })
+  const raised = await scoreOf()
   // log(p e^5 / (1 - p + p e^5)): the odds rise by exactly e^5.
   expect(logit(raised!) - logit(before!)).toBeCloseTo(5, 2)
-  await policy.setOutputBias(new Float32Array(policy.vocabularySize))
-  expect((await policy.score(prompt, Int32Array.of(word)))[0]).toBe(before)
+  await policy.setOutputWeights({ bias: new Float32Array(policy.vocabularySize) })
+  expect(await scoreOf()).toBe(before)
 })
 
 test('decoding and encoding changes the ids of some answers, so ids must be stored', async () => {
