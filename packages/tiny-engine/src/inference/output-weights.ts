@@ -46,7 +46,8 @@ export function findWeightsProblem(
   shape: { vocabularySize: number; hiddenSize: number },
 ): string | undefined {
   const { vocabularySize, hiddenSize } = shape
-  if (bias !== undefined && !isVector(bias, vocabularySize)) return `An output bias is ${vocabularySize} finite numbers.`
+  if (bias !== undefined && !isVector(bias, vocabularySize))
+    return `An output bias is ${vocabularySize} finite numbers.`
   if (lowRank === undefined) return undefined
   const { rank, down, up } = lowRank
   if (isVector(down, rank * hiddenSize) && isVector(up, rank * vocabularySize)) return undefined

@@ -134,7 +134,8 @@ export class InferencePool implements AsyncDisposable {
   async score(promptIds: Int32Array, ids: Int32Array, options: { stepTokens?: number } = {}): Promise<Scores> {
     this.#assertFits(promptIds, ids.length)
     this.#assertKnown(ids)
-    if (ids.length === 0) return { logprobs: new Float32Array(), logits: new Float32Array(), hidden: new Float32Array() }
+    if (ids.length === 0)
+      return { logprobs: new Float32Array(), logits: new Float32Array(), hidden: new Float32Array() }
     const worker = this.#chooseWorker(promptIds)
     const { promise, resolve, reject } = Promise.withResolvers<Scores>()
     const request = { promptIds, ids, stepTokens: options.stepTokens ?? 1 }
@@ -181,7 +182,9 @@ export class InferencePool implements AsyncDisposable {
   #addWorker(): void {
     const { startThread, settings } = this.#deps
     const onLost = (worker: PoolWorker) => this.#replace(worker)
-    this.#workers.push(new PoolWorker({ startThread, settings: { ...settings, outputWeights: this.#outputWeights }, onLost }))
+    this.#workers.push(
+      new PoolWorker({ startThread, settings: { ...settings, outputWeights: this.#outputWeights }, onLost }),
+    )
   }
 
   #replace(worker: PoolWorker): void {

@@ -39,7 +39,15 @@ const greedy: SamplingParams = {
 function createFakeModel() {
   const passes: number[][] = []
   const model: LanguageModel = {
-    shape: { vocabularySize: VOCABULARY, hiddenSize: 1, layers: 1, keyValueHeads: 1, headSize: 1, maxLength: 1000, eosId: EOS },
+    shape: {
+      vocabularySize: VOCABULARY,
+      hiddenSize: 1,
+      layers: 1,
+      keyValueHeads: 1,
+      headSize: 1,
+      maxLength: 1000,
+      eosId: EOS,
+    },
     async forward(ids, past) {
       if (ids.includes(POISON)) throw new Error('poisoned')
       passes.push([...ids])
@@ -50,7 +58,11 @@ function createFakeModel() {
         for (let i = 0; i <= past.length + row; i++) sum = (sum * 31 + memory[i]! * 1000) % 65_521
         for (let id = 0; id < VOCABULARY; id++) logits[row * VOCABULARY + id] = ((sum * (id + 1)) % 97) / 10
       }
-      return { logits, hidden: new Float32Array(ids.length), state: { length: memory.length, tensors: [memory, memory] } }
+      return {
+        logits,
+        hidden: new Float32Array(ids.length),
+        state: { length: memory.length, tensors: [memory, memory] },
+      }
     },
     release: async () => undefined,
   }
