@@ -63,8 +63,10 @@ export async function openTrainDemo(choice: TrainDemoChoice): Promise<OpenTrainD
         engine: { url: engine.url, kind: 'vllm' },
         node: {
           modules: [evaluator],
-          ...(choice.harnessDir === undefined ? {} : { harness_dir: choice.harnessDir }),
-          ...(choice.runtime === undefined ? {} : { runtime: { kind: choice.runtime } as never }),
+          harness_dir: choice.harnessDir,
+          runtime: choice.runtime,
+          artifacts: { keep: 'failures' },
+          uploads: { artifacts: 'none', call_log: 'none' },
         },
       },
       { env, logger },

@@ -1,15 +1,22 @@
 import type { SubmitRequest } from '../api/routes/submit-request.ts'
 import { SEED_BASE_FIELD } from '../model/sample-seed.ts'
+import { toolCallText } from './tool-call-reward.ts'
 
 /** Folders that the tasks ask for. */
 const FOLDERS = ['docs', 'lib', 'data', 'home', 'work', 'notes', 'news', 'music']
 
-/** A tool call in the format that the chat template describes and the engine parses. */
-function toolCall(path: string): string {
-  return `<tool_call>\n{"name": "ls", "arguments": {"path": "${path}"}}\n</tool_call>`
+/** A user's request for a folder: it contains the call that lists the folder. */
+function request(folder: string): string {
+  return `List ${folder}\n${toolCallText(folder)}`
 }
 
-const EXAMPLES = ['src', 'test'].map((path) => `user:\nList ${path}\nassistant:\n${toolCall(path)}`)
+/** Two examples in the model's own chat format. */
+const SYSTEM_PROMPT = ['src', 'test']
+  .map(
+    (folder) =>
+      `<|im_start|>user\n${request(folder)}<|im_end|>\n<|im_start|>assistant\n${toolCallText(folder)}<|im_end|>`,
+  )
+  .join('\n')
 
 export interface DemoTaskOptions {
   seed: number
@@ -39,14 +46,14 @@ export function toDemoTask(
   const folder = FOLDERS[number % FOLDERS.length]!
   return {
     task_id: `train-demo-${seed}-${String(step).padStart(3, '0')}-${index}`,
-    instruction: `List ${folder}\n${toolCall(folder)}`,
+    instruction: request(folder),
     num_samples: samples,
     timeout_seconds: 120,
     agent: {
       harness: 'pi',
       settings: {
         tools: ['ls'],
-        system_prompt: EXAMPLES.join('\n\n'),
+        system_prompt: SYSTEM_PROMPT,
         thinking: 'off',
         config: { compaction: { enabled: false }, retry: { enabled: false } },
         extra_args: ['--no-context-files', '--no-skills', '--no-extensions', '--no-prompt-templates', '--no-themes'],

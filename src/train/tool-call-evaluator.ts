@@ -8,10 +8,10 @@ const ToolCallConfig = z.strictObject({ kind: z.literal('tool_call'), path: z.st
 /** Grades the sessions of `polar train-demo`. Tasks load it as a module, as they load an evaluator of your own. */
 export const evaluator: Plug<typeof ToolCallConfig, EvaluatorDeps, Evaluator> = {
   config: ToolCallConfig,
-  create: (asked) => ({
+  create: ({ path }) => ({
     needs: { sandbox: false, agentState: false, messages: true },
     async evaluate({ transcript }) {
-      return { outcome_reward: gradeToolCall(transcript(), asked), metadata: {} }
+      return { outcome_reward: gradeToolCall(transcript(), path), metadata: {} }
     },
   }),
 }
