@@ -1,3 +1,4 @@
+import type * as z from 'zod'
 import type { SubmitRequest } from '../api/routes/submit-request.ts'
 import { SEED_BASE_FIELD } from '../model/sample-seed.ts'
 import { toolCallText } from './tool-call-reward.ts'
@@ -5,18 +6,11 @@ import { toolCallText } from './tool-call-reward.ts'
 /** Folders that the tasks ask for. */
 const FOLDERS = ['docs', 'lib', 'data', 'home', 'work', 'notes', 'news', 'music']
 
-/** A user's request for a folder: it contains the call that lists the folder. */
-function request(folder: string): string {
-  return `List ${folder}\n${toolCallText(folder)}`
+/** Two examples of a request and its answer, then the request: make this call. */
+function instructionFor(folder: string): string {
+  const examples = ['src', 'test'].map((path) => `user:\n${toolCallText(path)}\nassistant:\n${toolCallText(path)}\n\n`)
+  return `${examples.join('')}user:\n${toolCallText(folder)}`
 }
-
-/** Two examples in the model's own chat format. */
-const SYSTEM_PROMPT = ['src', 'test']
-  .map(
-    (folder) =>
-      `<|im_start|>user\n${request(folder)}<|im_end|>\n<|im_start|>assistant\n${toolCallText(folder)}<|im_end|>`,
-  )
-  .join('\n')
 
 export interface DemoTaskOptions {
   seed: number
@@ -31,39 +25,37 @@ export interface DemoTaskOptions {
   maxLag: number
 }
 
-/** Longest answer: the asked call has 41 tokens. */
+/** Longest answer: the asked call has about 40 tokens. */
 const ANSWER_TOKENS = 44
 
 /**
- * A task of the demo for pi: list a folder. The instruction contains the call that pi's `ls` tool needs, and the system
- * prompt has two examples, so that the frozen model makes the call in a few of a hundred sessions.
+ * A task of the demo: pi must list a folder by its tool `ls`. The frozen model begins a call in about every second session, and
+ * then mostly repeats the folder of an example.
  */
-export function toDemoTask(
-  options: DemoTaskOptions,
-): Pick<SubmitRequest, 'task_id' | 'instruction' | 'agent'> & Partial<SubmitRequest> {
+export function toDemoTask(options: DemoTaskOptions): z.input<typeof SubmitRequest> {
   const { seed, step, index, tasksPerStep, samples, version, maxLag } = options
   const number = (step - 1) * tasksPerStep + index
   const folder = FOLDERS[number % FOLDERS.length]!
   return {
     task_id: `train-demo-${seed}-${String(step).padStart(3, '0')}-${index}`,
-    instruction: request(folder),
+    instruction: instructionFor(folder),
     num_samples: samples,
-    timeout_seconds: 120,
     agent: {
       harness: 'pi',
       settings: {
         tools: ['ls'],
-        system_prompt: SYSTEM_PROMPT,
+        system_prompt: 'You list folders.',
         thinking: 'off',
         config: { compaction: { enabled: false }, retry: { enabled: false } },
         extra_args: ['--no-context-files', '--no-skills', '--no-extensions', '--no-prompt-templates', '--no-themes'],
       },
-      env: {},
-      mcp_servers: [],
     },
-    runtime: { prepare: [{ type: 'exec', command: `mkdir ${folder} && touch ${folder}/a.txt` }] } as never,
-    builder: { strategy: 'prefix_merging', config: {} },
-    evaluator: { strategy: options.evaluator, config: { path: folder }, env: {}, refresh_runtime: false },
+    runtime: {
+      allow_internet: false,
+      prepare: [{ type: 'exec', command: `mkdir ${folder} && touch ${folder}/a.txt` }],
+    },
+    builder: { strategy: 'prefix_merging' },
+    evaluator: { strategy: options.evaluator, config: { path: folder } },
     sampling: { temperature: 1, max_tokens: ANSWER_TOKENS },
     // Sample i has the seed of the task plus i.
     metadata: { [SEED_BASE_FIELD]: seed * 1_000_000 + number * 1000 },

@@ -4,48 +4,56 @@ import type { TranscriptEntry } from '../model/transcript.ts'
 
 /** A tool call as text, in the format that the chat template describes and the engine parses. */
 export function toolCallText(path: string): string {
-  return `<tool_call>\n{"name": "ls", "arguments": {"path": "${path}"}}\n</tool_call>`
+  return writeCall('ls', JSON.stringify({ path }).replace(':', ': '))
 }
 
 /** Reward of an answer that repeats the asked call but was not executed. */
 const WRITTEN = 0.6
-/** pi received a valid call and executed it. */
+/** pi received a valid call of `ls` and executed it. */
 const EXECUTED = 0.7
 /** The call was the asked one. */
 const RIGHT = 0.9
 
 /**
  * The reward of the demo. Asked for is one call of pi's tool `ls` with `path`, then an answer in text: 1. Parts of it count: up
- * to 0.6 for the share of the call that the first answer begins with, 0.7 for a call of any tool that pi executed, 0.9 for the
- * right call without an answer after it, or with further calls.
+ * to 0.6 for the share of the call that the first answer begins with, 0.7 for a valid call that pi executed, 0.9 for the right
+ * call without an answer after it, or with further calls.
  */
 export function gradeToolCall(transcript: readonly TranscriptEntry[], path: string): number {
   const answers = transcript.filter(({ source }) => source === 'sampled').map(({ message }) => message)
   const [first] = answers
   if (first === undefined) return 0
-  const [call] = listCalls(first)
+  const calls = listCalls(first)
   const isExecuted = transcript.some(({ message }) => message.role === 'tool')
-  if (call === undefined || !isExecuted) {
+  const input = isExecuted && calls[0]?.name === 'ls' ? parseObject(calls[0].arguments) : undefined
+  if (input === undefined) {
+    const written = chatText(first) + calls.map((call) => writeCall(call.name, call.arguments)).join('\n')
     const asked = toolCallText(path)
-    return (WRITTEN * commonPrefix(chatText(first), asked)) / asked.length
+    return (WRITTEN * commonPrefix(written, asked)) / asked.length
   }
-  if (call.name !== 'ls' || call.path !== path) return EXECUTED
-  const isAnswered = answers.length === 2 && listCalls(answers[1]!).length === 0
+  if (input['path'] !== path) return EXECUTED
+  const isAnswered = calls.length === 1 && answers.length === 2 && listCalls(answers[1]!).length === 0
   return isAnswered ? 1 : RIGHT
 }
 
-function listCalls({ tool_calls: calls }: ChatMessage): { name: unknown; path: unknown }[] {
+function writeCall(name: string, input: string): string {
+  return `<tool_call>\n{"name": "${name}", "arguments": ${input}}\n</tool_call>`
+}
+
+/** A stream of tokens can end within a call, which then has the arguments up to there. */
+function listCalls({ tool_calls: calls }: ChatMessage): { name: string; arguments: string }[] {
   if (!Array.isArray(calls)) return []
   return (calls as { function?: { name?: unknown; arguments?: unknown } }[]).map(({ function: called }) => ({
-    name: called?.name,
-    path: parseObject(String(called?.arguments))['path'],
+    name: String(called?.name),
+    arguments: String(called?.arguments),
   }))
 }
 
-function parseObject(text: string): Readonly<Record<string, unknown>> {
+function parseObject(text: string): Readonly<Record<string, unknown>> | undefined {
   try {
-    return Object(JSON.parse(text)) as Record<string, unknown>
+    const value: unknown = JSON.parse(text)
+    return typeof value === 'object' && value !== null ? (value as Record<string, unknown>) : undefined
   } catch {
-    return {}
+    return undefined
   }
 }
