@@ -40,6 +40,7 @@ export function toTrainSession({
 const Spans = z.array(
   z.looseObject({
     from: z.int(),
+    provenance: z.string(),
     weight_version: z.string().nullish(),
     newest_weight_version: z.string().nullish(),
   }),
@@ -47,33 +48,45 @@ const Spans = z.array(
 
 /** Divides a trace into runs of tokens with mask 1. The prompt of a run is everything before it. */
 function listCalls(trace: Trace, sessionId: string): TrainCall[] {
-  const ids = Int32Array.from([...trace.prompt_ids, ...trace.response_ids])
-  const logprobs = trace.response_logprobs
+  const { prompt_ids: prompt, loss_mask: mask, response_logprobs: logprobs } = trace
+  const ids = Int32Array.from([...prompt, ...trace.response_ids])
   const calls: TrainCall[] = []
-  const offset = trace.prompt_ids.length
-  for (let from = 0; from < trace.loss_mask.length; from++) {
-    if (trace.loss_mask[from] === 0) continue
+  for (let from = 0; from < mask.length; from++) {
+    if (mask[from] === 0) continue
     let to = from
-    while (trace.loss_mask[to] === 1) to++
+    while (mask[to] === 1) to++
     if (logprobs == null) throw new TrainDataError(`Session ${sessionId} has tokens without log probabilities.`)
+    const [start, end] = [prompt.length + from, prompt.length + to]
     calls.push({
-      promptIds: ids.subarray(0, offset + from),
-      ids: ids.subarray(offset + from, offset + to),
+      promptIds: ids.subarray(0, start),
+      ids: ids.subarray(start, end),
       logprobs: Float32Array.from(logprobs.slice(from, to), (value) => value ?? Number.NaN),
-      versions: listVersions(trace, offset + from, offset + to, sessionId),
+      versions: listVersions(trace, start, end, sessionId),
     })
     from = to
   }
   return calls
 }
 
-function listVersions(trace: Trace, from: number, to: number, sessionId: string): Int32Array {
-  const spans = Spans.parse(trace.metadata['spans'])
-  return Int32Array.from({ length: to - from }, (_, i) => {
-    const span = spans.findLast((candidate) => candidate.from <= from + i)
-    if (span?.weight_version == null || span.newest_weight_version != null) {
+/** Throws TrainDataError unless the tokens from `start` to `end` are exactly those that a call sampled, with known versions. */
+function listVersions(trace: Trace, start: number, end: number, sessionId: string): Int32Array {
+  const spans = Spans.parse(trace.metadata['spans']).map((span, i, all) => ({
+    ...span,
+    to: all[i + 1]?.from ?? trace.prompt_ids.length + trace.response_ids.length,
+  }))
+  const inside = spans.filter(({ from, to }) => from < end && to > start)
+  const isWhole = inside[0]?.from === start && inside.at(-1)?.to === end
+  if (!isWhole || inside.some(({ provenance }) => provenance !== 'sampled')) {
+    throw new TrainDataError(
+      `Session ${sessionId}: the mask covers tokens ${start} to ${end}, which are not the sampled tokens of a call.`,
+    )
+  }
+  const versions = new Int32Array(end - start)
+  for (const { from, to, weight_version: version, newest_weight_version: newest } of inside) {
+    if (version == null || newest != null) {
       throw new TrainDataError(`Session ${sessionId} has tokens whose weight version is not certain.`)
     }
-    return Number(span.weight_version)
-  })
+    versions.fill(Number(version), from - start, to - start)
+  }
+  return versions
 }

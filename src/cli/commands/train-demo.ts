@@ -2,6 +2,7 @@ import { mkdir, mkdtemp, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createLogger } from '../../compose/create-logger.ts'
 import { openTrainDemo } from '../../compose/open-train-demo.ts'
+import { DEMO_OPTIONS, DEMO_RANK } from '../../train/demo-options.ts'
 import { createLowRank } from '../../train/low-rank.ts'
 import { summarise, toMarkdown, toSvg, type TrainReport } from '../../train/report.ts'
 import { train, type StepReport, type TrainOptions } from '../../train/train.ts'
@@ -40,7 +41,7 @@ export const command = defineCommand({
     const steps = number('steps', 1, 500)
     const [tasksPerStep, samples] = [number('tasks', 1, 64), number('samples', 2, 64)]
     const maxLag = flags.async ? number('max-lag', 1, 8) : 0
-    const options: TrainOptions = { ...DEFAULTS, steps, maxLag }
+    const options: TrainOptions = { ...DEMO_OPTIONS, steps, maxLag }
     await mkdir(flags.out, { recursive: true })
     const folder = await mkdtemp(join(flags.out, `seed-${seed}-`))
 
@@ -71,7 +72,7 @@ export const command = defineCommand({
       onSession: () => void (ended += 1),
     })
     state = 'Step 1'
-    const weights = createLowRank(RANK, demo.shape, demo.random)
+    const weights = createLowRank(DEMO_RANK, demo.shape, demo.random)
     await train(weights, options, {
       ...demo.deps,
       now: () => performance.now(),
@@ -86,7 +87,7 @@ export const command = defineCommand({
     const report: TrainReport = {
       command: `polar train-demo --seed ${seed}${flags.async ? ` --async --max-lag ${maxLag}` : ''}`,
       seed,
-      options: { ...options, rank: RANK, tasksPerStep, samples },
+      options: { ...options, rank: DEMO_RANK, tasksPerStep, samples },
       backend: demo.backend,
       steps: reports,
       seconds: (performance.now() - startedAt) / 1000,
@@ -105,15 +106,6 @@ export const command = defineCommand({
     return hasLearned ? EXIT.done : EXIT.failed
   },
 })
-
-const RANK = 8
-const DEFAULTS = {
-  epochs: 4,
-  clip: 0.2,
-  advantages: 'grpo-std',
-  adam: { learningRate: 0.005, beta1: 0.9, beta2: 0.99, epsilon: 1e-3 },
-  tolerance: 1e-3,
-} as const
 
 const BAR = 20
 
