@@ -12,7 +12,7 @@ import { TrainDataError, type TrainSession } from '../../src/train/train-session
 
 /** The trainer and the real model without server and harness: short answers, so that a run takes seconds. */
 
-const STEPS = 8
+const STEPS = 5
 const SAMPLES = 8
 const WORDS = ['docs', 'music']
 const SEED = 1
@@ -110,9 +110,6 @@ async function run(change: Change = (sessions) => sessions): Promise<StepReport[
 describe('training of the tiny model', () => {
   test('the reward rises, and captured log probabilities are those of teacher forcing', async () => {
     const steps = await run()
-    console.log(
-      steps.map(({ meanReward, divergence }) => `${meanReward.toFixed(3)} ${divergence.toFixed(3)}`).join('\n'),
-    )
     expect(summarise({ steps })).toMatchObject({ hasLearned: true })
     expect(Math.max(...steps.map(({ maxLogprobError }) => maxLogprobError))).toBeLessThan(1e-5)
   })
@@ -123,9 +120,6 @@ describe('training of the tiny model', () => {
         const group = sessions.filter(({ group: other }) => other === session.group)
         return { ...session, reward: group[(i + 1) % group.length]!.reward }
       }),
-    )
-    console.log(
-      steps.map(({ meanReward, divergence }) => `${meanReward.toFixed(3)} ${divergence.toFixed(3)}`).join('\n'),
     )
     expect(summarise({ steps })).toMatchObject({ hasLearned: false })
   })

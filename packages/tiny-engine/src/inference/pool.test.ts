@@ -117,7 +117,7 @@ test('invalid prompts are rejected immediately', async () => {
 })
 
 test('score() of no tokens is empty', async () => {
-  expect(await pool.score(promptIds, new Int32Array())).toHaveLength(0)
+  expect((await pool.score(promptIds, new Int32Array())).logprobs).toHaveLength(0)
 })
 
 test('setOutputWeights() has updated every worker when it resolves, and requires a number for every token', async () => {
@@ -127,7 +127,7 @@ test('setOutputWeights() has updated every worker when it resolves, and requires
     [1, 2, 3, 4].map((seed) => readIds(pool.open(request({ maxTokens: 3 }, { seed })).sample(0))),
   )
   expect(sampled.flat()).toEqual(Array(12).fill(700))
-  expect(await pool.score(promptIds, Int32Array.of(700))).toEqual(Float32Array.of(0))
+  expect((await pool.score(promptIds, Int32Array.of(700))).logprobs).toEqual(Float32Array.of(0))
   await expect(pool.setOutputWeights({ bias: new Float32Array(5) })).rejects.toThrow('6400 finite numbers')
   await expect(pool.setOutputWeights({ bias: new Float32Array(6400).fill(Number.NaN) })).rejects.toThrow(RangeError)
 })

@@ -38,6 +38,7 @@ export class Prefill {
 
   async advance(): Promise<void> {
     const past = this.#state ?? this.#begin()
+    if (this.#result !== undefined) return
     const end = past.length + nextPiece(past.length, this.ids.length)
     const { logits, hidden, state } = await this.#model.forward(this.ids.subarray(past.length, end), past)
     this.#state = state
@@ -47,10 +48,16 @@ export class Prefill {
       // A copy: the rows of the other tokens can be freed.
       const { vocabularySize, hiddenSize } = this.#model.shape
       this.#result = { state, logits: logits.slice(-vocabularySize), hidden: hidden.slice(-hiddenSize) }
+      this.#cache.addWhole(this.ids, this.#result)
     }
   }
 
   #begin(): KeyValues {
+    this.#result = this.#cache.findWhole(this.ids)
+    if (this.#result !== undefined) {
+      this.#cachedTokens = sharedChunks(this.ids.length) * CHUNK_TOKENS
+      return this.#result.state
+    }
     const known = this.#cache.find(this.ids)
     this.#cachedTokens = known?.length ?? 0
     return known ?? emptyKeyValues(this.#model.shape)

@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { loadChatTemplate } from '../chat-template.ts'
 import type { ChatTemplate } from '../chat-template.ts'
+import { applyOutputWeights } from '../inference/output-weights.ts'
+import { logSumExp } from '../inference/sampler.ts'
 import { embeddedModelFolder } from '../model-package.ts'
 import { loadTokenizer } from '../tokenizer.ts'
 import type { Tokenizer } from '../tokenizer.ts'
@@ -132,6 +134,24 @@ test('an output bias changes probabilities and logprobs alike, also of running r
   expect(logit(raised!) - logit(before!)).toBeCloseTo(5, 2)
   await policy.setOutputWeights({ bias: new Float32Array(policy.vocabularySize) })
   expect(await scoreOf()).toBe(before)
+})
+
+test('with a low-rank update, sampling and score() use the hidden states that score() returns', async () => {
+  const { vocabularySize, hiddenSize } = policy
+  const down = Float32Array.from({ length: hiddenSize }, (_, i) => Math.sin(i) / 10)
+  const up = Float32Array.from({ length: vocabularySize }, (_, i) => Math.cos(i))
+  const lowRank = { rank: 1, down, up }
+  await policy.setOutputWeights({ lowRank })
+  const { tokens, ids } = await generate('Hello!', { maxTokens: 8, ignoreEos: true })
+  const { logprobs, logits, hidden } = await policy.score(promptOf('Hello!'), Int32Array.from(ids))
+  await policy.setOutputWeights({})
+  expect(logprobs).toEqual(Float32Array.from(tokens, ({ logprob }) => logprob))
+  for (const [i, id] of ids.entries()) {
+    const row = logits.subarray(i * vocabularySize, (i + 1) * vocabularySize)
+    const weighted = applyOutputWeights(row, hidden.subarray(i * hiddenSize, (i + 1) * hiddenSize), { lowRank })
+    expect(logprobs[i]).toBe(Math.fround(weighted[id]! - logSumExp(weighted)))
+  }
+  expect((await policy.score(promptOf('Hello!'), Int32Array.from(ids))).logprobs).not.toEqual(logprobs)
 })
 
 test('decoding and encoding changes the ids of some answers, so ids must be stored', async () => {
