@@ -25,6 +25,8 @@ export interface TrainDemoChoice {
   runtime?: string
   env: NodeJS.ProcessEnv
   logger: Logger
+  /** Ends waiting for sessions. */
+  signal?: AbortSignal
   /** Reports the part that is being started. */
   onPart?: (part: string) => void
   onSession?: (result: SessionResult) => void
@@ -90,16 +92,26 @@ type SampleDeps = TrainDemoChoice & { client: Client; evaluator: string }
 
 /** Submits the tasks of a step and waits for their sessions. Returns them in the order of their seeds. */
 async function sampleStep(deps: SampleDeps, step: number, version: number) {
-  const { client, tasksPerStep } = deps
+  const { client, tasksPerStep, signal } = deps
   const tasks = Array.from({ length: tasksPerStep }, (_, index) => toDemoTask({ ...deps, step, index, version }))
-  await client.submitBatch({ body: { tasks } })
-  const groups = await Promise.all(tasks.map(({ task_id: id }) => collectResults(deps, id)))
-  return groups.flat().flatMap((result) => toTrainSession(result) ?? [])
+  await client.submitBatch({ body: { tasks }, signal })
+  const results = (await Promise.all(tasks.map(({ task_id: id }) => collectResults(deps, id)))).flat()
+  const sessions = results.flatMap((result) => toTrainSession(result) ?? [])
+  if (sessions.length > 0) return sessions
+  const failure = results.find((result) => result.failure != null)?.failure
+  throw new RolloutError(
+    failure?.code ?? 'internal.bug',
+    failure?.message ?? `No session of step ${step} has a reward.`,
+  )
 }
 
-async function collectResults({ client, onSession }: SampleDeps, taskId: string): Promise<SessionResult[]> {
+async function collectResults({ client, onSession, signal }: SampleDeps, taskId: string): Promise<SessionResult[]> {
   const results: SessionResult[] = []
-  for await (const result of client.streamTaskResults({ params: { task_id: taskId }, query: { follow: true } })) {
+  for await (const result of client.streamTaskResults({
+    params: { task_id: taskId },
+    query: { follow: true },
+    signal,
+  })) {
     results.push(result)
     onSession?.(result)
   }

@@ -32,6 +32,8 @@ export interface TrainDeps {
   /** Milliseconds, any origin. */
   now(): number
   onStep?(step: StepReport): void
+  /** When it aborts, training ends with its reason. */
+  signal?: AbortSignal
 }
 
 export interface StepReport extends GrpoStats {
@@ -73,6 +75,7 @@ export async function train(weights: LowRank, options: TrainOptions, deps: Train
 
   await load(current)
   for (let step = 1; step <= options.steps; step++) {
+    deps.signal?.throwIfAborted()
     const startedAt = deps.now()
     while (sampled < Math.min(options.steps, step + options.maxLag)) startSampling()
     const sessions = await batches.shift()!

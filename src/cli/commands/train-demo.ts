@@ -6,6 +6,7 @@ import { DEMO_OPTIONS, DEMO_RANK } from '../../train/demo-options.ts'
 import { createLowRank } from '../../train/low-rank.ts'
 import { summarise, toMarkdown, toSvg, type TrainReport } from '../../train/report.ts'
 import { train, type StepReport, type TrainOptions } from '../../train/train.ts'
+import { listenForInterrupt } from '../stop-signals.ts'
 import { defineCommand, EXIT, option, parseNumber, toggle, type ExitCode } from '../command.ts'
 import { NODE_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
 import { renderCurve } from '../views/curve-view.ts'
@@ -20,9 +21,9 @@ export const command = defineCommand({
     'Train the tiny model by GRPO through the harness pi on this machine, and write a report. Needs "polar harness install pi".',
   flags: {
     seed: option('N', 'Seed of the initial weights and of all samples', { default: '1' }),
-    steps: option('N', 'Updates of the weights', { default: '20' }),
+    steps: option('N', 'Updates of the weights', { default: '12' }),
     tasks: option('N', 'Tasks of each step', { default: '2' }),
-    samples: option('N', 'Sessions of each task, whose rewards are compared', { default: '8' }),
+    samples: option('N', 'Sessions of each task, whose rewards are compared', { default: '6' }),
     async: toggle('Sample the next step during an update'),
     'max-lag': option('N', 'With --async: how many versions behind a token may be', { default: DEFAULT_LAG }),
     out: option('DIR', 'Folder for a new folder with the report and the data of the run', {
@@ -46,12 +47,12 @@ export const command = defineCommand({
     const folder = await mkdtemp(join(flags.out, `seed-${seed}-`))
 
     const reports: StepReport[] = []
+    const rewards = () => reports.map(({ meanReward }) => meanReward)
+    using stop = listenForInterrupt()
+    const { signal } = stop
     let [state, ended] = ['Starting', 0]
     using screen = createScreen(
-      () => [
-        ...renderCurve(reports.map(({ meanReward }) => meanReward)),
-        `  ${state}  ${renderBar(ended, tasksPerStep * samples)}`,
-      ],
+      () => [...renderCurve(rewards(), steps), `  ${state}  ${renderBar(ended, tasksPerStep * samples)}`],
       flags.json ? { isTTY: false, columns: 80, write: () => true } : process.stderr,
     )
     const startedAt = performance.now()
@@ -64,6 +65,7 @@ export const command = defineCommand({
       harnessDir: flags['harness-dir'],
       runtime: flags.runtime,
       env: process.env,
+      signal,
       logger: createLogger(flags.verbose ? 'debug' : 'warn', {
         isTTY: false,
         write: (text: string) => screen.print(text),
@@ -73,8 +75,9 @@ export const command = defineCommand({
     })
     state = 'Step 1'
     const weights = createLowRank(DEMO_RANK, demo.shape, demo.random)
-    await train(weights, options, {
+    const training = train(weights, options, {
       ...demo.deps,
+      signal,
       now: () => performance.now(),
       onStep(report) {
         reports.push(report)
@@ -84,6 +87,10 @@ export const command = defineCommand({
         else screen.print(renderStep(report))
       },
     })
+    await training.catch((error: unknown) => {
+      if (!signal.aborted) throw error
+    })
+    if (signal.aborted) return EXIT.interrupted
     const report: TrainReport = {
       command: `polar train-demo --seed ${seed}${flags.async ? ` --async --max-lag ${maxLag}` : ''}`,
       seed,
@@ -98,7 +105,7 @@ export const command = defineCommand({
     screen[Symbol.dispose]()
     const { first, last, hasLearned } = summarise(report)
     if (!flags.json) {
-      print(`${renderCurve(reports.map(({ meanReward }) => meanReward)).join('\n')}\n\n`)
+      print(`${renderCurve(rewards(), steps).join('\n')}\n\n`)
       print(
         `Mean reward of the first steps ${first.toFixed(3)}, of the last ${last.toFixed(3)}\nReport  ${join(folder, 'report.md')}\n`,
       )
@@ -107,7 +114,7 @@ export const command = defineCommand({
   },
 })
 
-const BAR = 20
+const BAR = 12
 
 function renderStep({ step, meanReward, trainedTokens, meanLag, maxLogprobError, seconds }: StepReport): string {
   const bar = '█'.repeat(Math.round(meanReward * BAR)).padEnd(BAR, '░')
