@@ -40,7 +40,7 @@ export class Adam {
     return values.map((value, i) => {
       first[i] = beta1 * first[i]! + (1 - beta1) * gradient[i]!
       second[i] = beta2 * second[i]! + (1 - beta2) * gradient[i]! ** 2
-      return value + (learningRate * first[i]!) / correction1 / (Math.sqrt(second[i]! / correction2) + epsilon)
+      return value + (learningRate * first[i]) / correction1 / (Math.sqrt(second[i] / correction2) + epsilon)
     })
   }
 }

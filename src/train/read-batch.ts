@@ -12,7 +12,7 @@ export type ReadTokens = (
 export interface ReadBatchOptions {
   advantages: AdvantageMethod
   /** Weights of a version; undefined if the trainer no longer has them. */
-  weightsOf(version: number): LowRank | undefined
+  weightsOf: (version: number) => LowRank | undefined
   read: ReadTokens
   /** Largest permitted difference between a captured and a recomputed log probability. */
   tolerance: number

@@ -10,8 +10,6 @@ export const evaluator: Plug<typeof ToolCallConfig, EvaluatorDeps, Evaluator> = 
   config: ToolCallConfig,
   create: ({ path }) => ({
     needs: { sandbox: false, agentState: false, messages: true },
-    async evaluate({ transcript }) {
-      return { outcome_reward: gradeToolCall(transcript(), path), metadata: {} }
-    },
+    evaluate: async (evaluation) => ({ outcome_reward: gradeToolCall(evaluation.transcript(), path), metadata: {} }),
   }),
 }

@@ -12,7 +12,7 @@ const call = (name: string, input: string): TranscriptEntry => ({
 const right = call('ls', '{"path": "docs"}')
 
 const asked = toolCallText('docs')
-const share = (text: string) => (0.6 * text.length) / asked.length
+const share = (beginning: string) => (0.6 * beginning.length) / asked.length
 
 test.each<[string, TranscriptEntry[], number]>([
   ['nothing was sampled', [ask], 0],
