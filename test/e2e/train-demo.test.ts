@@ -58,7 +58,7 @@ describe.skipIf(!isInstalled)(`two steps of the demo${isInstalled ? '' : ` (${wh
   const firstStep = () => results.filter((result) => stepOf(result) === 1)
 
   /** Reads the sessions of the first step as the trainer does. */
-  const read = (changed: readonly SessionResult[]) =>
+  const read = async (changed: readonly SessionResult[]) =>
     readBatch(
       changed.flatMap((result) => toTrainSession(result) ?? []),
       { ...DEMO_OPTIONS, read: demo.deps.read, weightsOf: (version) => (version === 1 ? initial : undefined) },

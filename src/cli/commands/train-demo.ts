@@ -1,4 +1,5 @@
-import { mkdir, mkdtemp, writeFile } from 'node:fs/promises'
+import { writeFileSync } from 'node:fs'
+import { mkdir, mkdtemp } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createLogger } from '../../compose/create-logger.ts'
 import { openTrainDemo } from '../../compose/open-train-demo.ts'
@@ -75,12 +76,22 @@ export const command = defineCommand({
     })
     state = 'Step 1'
     const weights = createLowRank(DEMO_RANK, demo.shape, demo.random)
+    const toReport = (): TrainReport => ({
+      command: `polar train-demo --seed ${seed}${flags.async ? ` --async --max-lag ${maxLag}` : ''}`,
+      seed,
+      options: { ...options, rank: DEMO_RANK, tasksPerStep, samples },
+      backend: demo.backend,
+      steps: reports,
+      seconds: (performance.now() - startedAt) / 1000,
+    })
     const training = train(weights, options, {
       ...demo.deps,
       signal,
       now: () => performance.now(),
       onStep(report) {
         reports.push(report)
+        // After every step, so that an interrupted run has a report.
+        writeReport(folder, toReport())
         ended = Math.max(0, ended - report.sessions)
         state = `Step ${report.step + 1}`
         if (flags.json) printJson(report)
@@ -91,19 +102,8 @@ export const command = defineCommand({
       if (!signal.aborted) throw error
     })
     if (signal.aborted) return EXIT.interrupted
-    const report: TrainReport = {
-      command: `polar train-demo --seed ${seed}${flags.async ? ` --async --max-lag ${maxLag}` : ''}`,
-      seed,
-      options: { ...options, rank: DEMO_RANK, tasksPerStep, samples },
-      backend: demo.backend,
-      steps: reports,
-      seconds: (performance.now() - startedAt) / 1000,
-    }
-    await writeFile(join(folder, 'report.json'), `${JSON.stringify(report, undefined, 2)}\n`)
-    await writeFile(join(folder, 'report.md'), toMarkdown(report, 'curve.svg'))
-    await writeFile(join(folder, 'curve.svg'), toSvg(report))
     screen[Symbol.dispose]()
-    const { first, last, hasLearned } = summarise(report)
+    const { first, last, hasLearned } = summarise({ steps: reports })
     if (!flags.json) {
       print(`${renderCurve(rewards(), steps).join('\n')}\n\n`)
       print(
@@ -113,6 +113,12 @@ export const command = defineCommand({
     return hasLearned ? EXIT.done : EXIT.failed
   },
 })
+
+function writeReport(folder: string, report: TrainReport): void {
+  writeFileSync(join(folder, 'report.json'), `${JSON.stringify(report, undefined, 2)}\n`)
+  writeFileSync(join(folder, 'report.md'), toMarkdown(report, 'curve.svg'))
+  writeFileSync(join(folder, 'curve.svg'), toSvg(report))
+}
 
 const BAR = 12
 
