@@ -12,6 +12,7 @@ const commands: Readonly<Record<string, readonly [summary: string, load: Loader]
   up: ['Start a server, a node and an engine on this machine', () => import('./commands/up.ts')],
   task: ['Submit tasks to a server, wait for them, get results', () => import('./commands/task.ts')],
   policy: ['Show or set the weight version; pause and resume', () => import('./commands/policy.ts')],
+  'train-demo': ['Train the tiny model through pi, on this machine', () => import('./commands/train-demo.ts')],
   run: ['Run tasks on this machine without a server', () => import('./commands/run.ts')],
   campaign: ['Collect accepted trajectories of a dataset for SFT', () => import('./commands/campaign.ts')],
   record: ['Run a harness and record all its model calls', () => import('./commands/record.ts')],

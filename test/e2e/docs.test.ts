@@ -32,8 +32,11 @@ function commandsOf(page: string): string[] {
   )
 }
 
-/** Commands with placeholders, and commands that need a download, an engine or a cluster. */
-const unfinished = /…|my-agent|localhost:8000|harness install|cluster slurm/
+/**
+ * Commands with placeholders, commands that need a download, an engine or a cluster, and `train-demo`, which takes minutes:
+ * train-demo.test.ts runs a part of it.
+ */
+const unfinished = /…|my-agent|localhost:8000|harness install|cluster slurm|train-demo/
 const server = / engine( |$)/
 /** Services that later commands of the page use. They run until the end of the page. */
 const background = /^npm run polar -- (?:up|server|node)(?: |$)/

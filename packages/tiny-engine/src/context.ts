@@ -1,6 +1,7 @@
 import type { ChatTemplate } from './chat-template.ts'
 import { EngineError } from './errors.ts'
 import type { GenerationDeps } from './generation.ts'
+import type { OutputWeights } from './inference/output-weights.ts'
 import type { Policy } from './policies/policy.ts'
 import type { PromptEncoder } from './prompt.ts'
 import type { GenerationConfig } from './sampling.ts'
@@ -8,8 +9,9 @@ import type { Wire } from './wire.ts'
 
 /** Additional methods of a trainable policy. */
 export interface TrainablePolicy extends Policy {
-  /** Sets the values that are added to the logits of every following token. */
-  setOutputBias(bias: Float32Array): Promise<void>
+  readonly hiddenSize: number
+  /** Sets the trainable part of the weights for every following token. */
+  setOutputWeights(weights: OutputWeights): Promise<void>
 }
 
 /** Dependencies of the endpoints. */

@@ -2,6 +2,8 @@ import type { EngineContext } from './context.ts'
 import type { PauseMode } from './control.ts'
 import { badRequest, fieldErrors, httpError } from './errors.ts'
 import type { Exchange } from './exchange.ts'
+import { findWeightsProblem } from './inference/output-weights.ts'
+import type { LowRank } from './inference/output-weights.ts'
 import { AbortBody, parseBody, UpdateWeightsBody, WeightVersionBody } from './wire-schema.ts'
 
 const PAUSE_MODES: ReadonlySet<string> = new Set<PauseMode>(['abort', 'wait', 'keep'])
@@ -53,8 +55,9 @@ export async function updateWeightVersion(context: EngineContext, exchange: Exch
 }
 
 /**
- * `POST /update_weights {update_info: {output_bias}, weight_version?}`: sets the trainable part of the weights, a number per
- * vocabulary entry that is added to its logit; base64 of little-endian float32, or an object by id.
+ * `POST /update_weights {update_info: {output_bias?, low_rank?}, weight_version?}`: replaces the trainable part of the weights
+ * while requests run. `output_bias` is a number per vocabulary entry that is added to its logit: base64 of little-endian
+ * float32, or an object by id. `low_rank` is `{rank, down, up}`, both matrices row by row as base64 of little-endian float32.
  */
 export async function updateWeights(context: EngineContext, exchange: Exchange): Promise<void> {
   const body = await exchange.readJson()
@@ -63,11 +66,18 @@ export async function updateWeights(context: EngineContext, exchange: Exchange):
   }
   const { update_info: info, weight_version: version } = parseBody(UpdateWeightsBody, body)
   const { policy, control } = context
-  if (!('setOutputBias' in policy)) {
+  if (!('setOutputWeights' in policy)) {
     throw badRequest(`The policy "${policy.name}" has no weights to update.`, 'update_info')
   }
-  const bias = toOutputBias(info.output_bias, context.texts.tokenizer.vocabularySize)
-  await policy.setOutputBias(bias)
+  if (info.output_bias == null && info.low_rank == null) {
+    throw badRequest('update_info has neither output_bias nor low_rank.', 'update_info')
+  }
+  const { vocabularySize } = context.texts.tokenizer
+  const bias = info.output_bias == null ? undefined : toOutputBias(info.output_bias, vocabularySize)
+  const lowRank = info.low_rank == null ? undefined : toLowRank(info.low_rank)
+  const problem = findWeightsProblem({ lowRank }, { vocabularySize, hiddenSize: policy.hiddenSize })
+  if (problem !== undefined) throw badRequest(problem, 'low_rank')
+  await policy.setOutputWeights({ bias, lowRank })
   if (version != null) control.weightVersion = version
   exchange.sendJson('{"message":"Weights updated"}')
 }
@@ -97,6 +107,15 @@ export function toOutputBias(wire: string | Readonly<Record<string, number>>, vo
   }
   if (!bias.every(Number.isFinite)) throw badRequest('output_bias has values that are not finite.', 'output_bias')
   return bias
+}
+
+function toLowRank({ rank, down, up }: { rank: number; down: string; up: string }): LowRank {
+  return { rank, down: toFloats(down), up: toFloats(up) }
+}
+
+function toFloats(base64: string): Float32Array {
+  const bytes = Buffer.from(base64, 'base64')
+  return Float32Array.from({ length: Math.floor(bytes.length / 4) }, (_, i) => bytes.readFloatLE(i * 4))
 }
 
 /** `GET /metrics` */

@@ -179,10 +179,15 @@ describe('weights', () => {
 
   test('a policy with weights receives the update, and the version changes with it', async () => {
     const updates: Float32Array[] = []
+    const lowRanks: unknown[] = []
     const policy: TrainablePolicy = {
       name: 'trainable',
       start: () => Promise.reject(new Error('not asked')),
-      setOutputBias: async (bias) => void updates.push(bias),
+      hiddenSize: 4,
+      setOutputWeights: async ({ bias, lowRank }) => {
+        if (bias !== undefined) updates.push(bias)
+        if (lowRank !== undefined) lowRanks.push(lowRank)
+      },
       async [Symbol.asyncDispose]() {},
     }
     await using trainable = await startEngine({ policy })
@@ -197,6 +202,17 @@ describe('weights', () => {
     for (const wrong of ['AAAA', { x: 1 }, { 6400: 1 }, [1], 5]) {
       expect(await update(wrong)).toMatchObject({ error: { code: 400 } })
     }
+    const [down, up] = [new Float32Array(4).fill(0.5), values]
+    const toWire = (part: Float32Array) => Buffer.from(part.buffer).toString('base64')
+    const updateLowRank = (lowRank: unknown) =>
+      control('/update_weights', { update_info: { low_rank: lowRank } }, trainable)
+    const wire = { rank: 1, down: toWire(down), up: toWire(up) }
+    expect(await updateLowRank(wire)).toEqual({ message: 'Weights updated' })
+    expect(lowRanks).toEqual([{ rank: 1, down, up }])
+    for (const wrong of [{ ...wire, rank: 2 }, { ...wire, down: wire.up }, { rank: 1 }, null]) {
+      expect(await updateLowRank(wrong)).toMatchObject({ error: { code: 400 } })
+    }
+    expect(lowRanks).toHaveLength(1)
   })
 })
 

@@ -126,7 +126,10 @@ async function createPolicy(options: EngineOptions, script: Script | undefined, 
   if (script === undefined) return createModelPolicy(options.model)
   if (script.logprobs === 'synthetic') return createScriptPolicy(script, { tokenizer })
   const model = await createModelPolicy(options.model)
-  const policy = createScriptPolicy(script, { tokenizer, score: (promptIds, ids) => model.score(promptIds, ids) })
+  const policy = createScriptPolicy(script, {
+    tokenizer,
+    score: async (promptIds, ids) => (await model.score(promptIds, ids)).logprobs,
+  })
   return { ...policy, [Symbol.asyncDispose]: () => model[Symbol.asyncDispose]() }
 }
 

@@ -6,6 +6,7 @@ import * as z from 'zod'
 /** Fields of a Llama-style `config.json` that determine the shapes of the graph's inputs and outputs. */
 const ModelConfig = z.looseObject({
   vocab_size: z.int(),
+  hidden_size: z.int(),
   num_hidden_layers: z.int(),
   num_key_value_heads: z.int(),
   head_dim: z.int(),
@@ -15,6 +16,8 @@ const ModelConfig = z.looseObject({
 
 export interface ModelShape {
   vocabularySize: number
+  /** Length of the hidden state that the output layer reads. */
+  hiddenSize: number
   layers: number
   keyValueHeads: number
   headSize: number
@@ -37,6 +40,7 @@ export async function loadModelShape(folder: string): Promise<ModelShape> {
   const config = ModelConfig.parse(JSON.parse(await readFile(join(folder, 'config.json'), 'utf8')))
   return {
     vocabularySize: config.vocab_size,
+    hiddenSize: config.hidden_size,
     layers: config.num_hidden_layers,
     keyValueHeads: config.num_key_value_heads,
     headSize: config.head_dim,

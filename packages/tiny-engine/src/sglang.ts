@@ -2,6 +2,7 @@ import { isAtLeast } from './versions.ts'
 import type { EngineContext, TrainablePolicy } from './context.ts'
 import { weightInfo } from './control-endpoints.ts'
 import { EngineError } from './errors.ts'
+import type { OutputWeights } from './inference/output-weights.ts'
 import type { Policy, SampledToken, SamplingParams } from './policies/policy.ts'
 import { choicesOf, isObject, type JsonObject, type Route, type Shape, type Wire } from './wire.ts'
 
@@ -226,7 +227,12 @@ export function withTemperedLogprobs(policy: Policy | TrainablePolicy): Policy {
         },
       }
     },
-    ...('setOutputBias' in policy ? { setOutputBias: (bias: Float32Array) => policy.setOutputBias(bias) } : {}),
+    ...('setOutputWeights' in policy
+      ? {
+          hiddenSize: policy.hiddenSize,
+          setOutputWeights: (weights: OutputWeights) => policy.setOutputWeights(weights),
+        }
+      : {}),
     [Symbol.asyncDispose]: () => policy[Symbol.asyncDispose](),
   }
 }

@@ -135,7 +135,10 @@ export const DetokenizeBody = z.looseObject({ model: z.string().nullish(), token
 export const AbortBody = z.looseObject({ request_ids: z.array(z.string()).nullish() })
 export const WeightVersionBody = z.looseObject({ new_version: z.string() })
 export const UpdateWeightsBody = z.looseObject({
-  update_info: z.looseObject({ output_bias: z.union([z.string(), z.record(z.string(), z.number())]) }),
+  update_info: z.looseObject({
+    output_bias: z.union([z.string(), z.record(z.string(), z.number())]).nullish(),
+    low_rank: z.looseObject({ rank: z.int().positive(), down: z.string(), up: z.string() }).nullish(),
+  }),
   weight_version: z.string().nullish(),
 })
 

@@ -12,9 +12,17 @@ export type BackendChoice = 'auto' | BackendKind
 /** A causal language model in memory. Blocks its thread during a forward pass. */
 export interface LanguageModel {
   readonly shape: ModelShape
-  /** Reads `ids` after the tokens of `past`. Returns the logits of each of `ids`, row after row. */
-  forward(ids: Int32Array, past: KeyValues): Promise<{ logits: Float32Array; state: KeyValues }>
+  /** Reads `ids` after the tokens of `past`. */
+  forward(ids: Int32Array, past: KeyValues): Promise<ForwardPass>
   release(): Promise<void>
+}
+
+export interface ForwardPass {
+  /** Logits of each token that was read, row after row. */
+  logits: Float32Array
+  /** The hidden states that these logits were computed from, row after row. */
+  hidden: Float32Array
+  state: KeyValues
 }
 
 export interface Backend {
@@ -30,13 +38,13 @@ export async function loadBackend(
   const shape = await loadModelShape(folder)
   const loadNative = async (): Promise<Backend> => {
     const { default: runtime } = await importNative().catch(explainMissingNative)
-    const session = await runtime.InferenceSession.create(modelFile(folder), SESSION_OPTIONS)
+    const session = await runtime.InferenceSession.create(await loadGraph(folder), SESSION_OPTIONS)
     return { kind: 'native', model: createModel(runtime, session, shape) }
   }
   const loadWasm = async (): Promise<Backend> => {
     const runtime = await import('onnxruntime-web')
     runtime.env.wasm.numThreads = 1
-    const session = await runtime.InferenceSession.create(await readFile(modelFile(folder)), SESSION_OPTIONS)
+    const session = await runtime.InferenceSession.create(await loadGraph(folder), SESSION_OPTIONS)
     return { kind: 'wasm', model: createModel(runtime, session, shape) }
   }
   switch (choice) {
@@ -48,6 +56,23 @@ export async function loadBackend(
       return loadNative().catch(loadWasm)
   }
 }
+
+/** Name of the final hidden state in the graph: the input of the output layer. */
+const HIDDEN_STATE = '/model/norm/Mul_1_output_0'
+
+/**
+ * Loads the graph with the final hidden state as a further output. A protobuf parser merges repeated occurrences of a
+ * message, so appending `ModelProto { graph { output { name } } }` adds the output without parsing the file.
+ */
+async function loadGraph(folder: string): Promise<Uint8Array> {
+  const field = (number: number, content: Uint8Array) =>
+    Buffer.concat([Uint8Array.of((number << 3) | LENGTH_DELIMITED, content.length), content])
+  const name = field(1, Buffer.from(HIDDEN_STATE))
+  return Buffer.concat([await readFile(modelFile(folder)), field(7, field(12, name))])
+}
+
+/** Wire type of protobuf for messages and strings. */
+const LENGTH_DELIMITED = 2
 
 /** One thread each: the pool has a worker per core, and results must not depend on the split of work. */
 const SESSION_OPTIONS: InferenceSession.SessionOptions = {
@@ -97,7 +122,8 @@ function createModel({ Tensor }: Runtime, session: InferenceSession, shape: Mode
         ),
       })
       const floats = (name: string) => outputs[name]!.data as Float32Array
-      return { logits: floats('logits'), state: { length, tensors: names.map((name) => floats(`present.${name}`)) } }
+      const tensors = names.map((name) => floats(`present.${name}`))
+      return { logits: floats('logits'), hidden: floats(HIDDEN_STATE), state: { length, tensors } }
     },
     release: () => session.release(),
   }

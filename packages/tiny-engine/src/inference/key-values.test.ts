@@ -37,6 +37,6 @@ test('sliceKeyValues() copies, so that the whole can be freed', () => {
 })
 
 test('emptyKeyValues() has a key and a value for each layer', () => {
-  const shape = { vocabularySize: 8, layers: 5, keyValueHeads: 2, headSize: 3, maxLength: 100, eosId: 0 }
+  const shape = { vocabularySize: 8, hiddenSize: 4, layers: 5, keyValueHeads: 2, headSize: 3, maxLength: 100, eosId: 0 }
   expect(emptyKeyValues(shape)).toMatchObject({ length: 0, tensors: { length: 10 } })
 })

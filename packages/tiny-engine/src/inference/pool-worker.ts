@@ -69,7 +69,7 @@ export class PoolWorker {
   }
 
   /** Starts a task. Throws if the worker is lost. */
-  begin(message: Extract<ToWorker, { type: 'sample' | 'score' | 'set-output-bias' }>, listener: TaskListener): void {
+  begin(message: Extract<ToWorker, { type: 'sample' | 'score' | 'set-output-weights' }>, listener: TaskListener): void {
     if (this.#lost !== undefined) throw this.#lost
     this.#listeners.set(message.task, listener)
     this.#post(message)
@@ -120,7 +120,7 @@ export class PoolWorker {
         this.#tell(message, message.isLast)
         break
       case 'scored':
-      case 'output-bias-set':
+      case 'output-weights-set':
       case 'failed':
         this.#tell(message, true)
         break

@@ -117,19 +117,19 @@ test('invalid prompts are rejected immediately', async () => {
 })
 
 test('score() of no tokens is empty', async () => {
-  expect(await pool.score(promptIds, new Int32Array())).toHaveLength(0)
+  expect((await pool.score(promptIds, new Int32Array())).logprobs).toHaveLength(0)
 })
 
-test('setOutputBias() has updated every worker when it resolves, and requires a number for every token', async () => {
+test('setOutputWeights() has updated every worker when it resolves, and requires a number for every token', async () => {
   const favourite = (id: number) => Float32Array.from({ length: 6400 }, (_, other) => (other === id ? 200 : 0))
-  await Promise.all([pool.setOutputBias(favourite(1)), pool.setOutputBias(favourite(700))])
+  await Promise.all([pool.setOutputWeights({ bias: favourite(1) }), pool.setOutputWeights({ bias: favourite(700) })])
   const sampled = await Promise.all(
     [1, 2, 3, 4].map((seed) => readIds(pool.open(request({ maxTokens: 3 }, { seed })).sample(0))),
   )
   expect(sampled.flat()).toEqual(Array(12).fill(700))
-  expect(await pool.score(promptIds, Int32Array.of(700))).toEqual(Float32Array.of(0))
-  await expect(pool.setOutputBias(new Float32Array(5))).rejects.toThrow('6400 finite numbers')
-  await expect(pool.setOutputBias(new Float32Array(6400).fill(Number.NaN))).rejects.toThrow(RangeError)
+  expect((await pool.score(promptIds, Int32Array.of(700))).logprobs).toEqual(Float32Array.of(0))
+  await expect(pool.setOutputWeights({ bias: new Float32Array(5) })).rejects.toThrow('6400 finite numbers')
+  await expect(pool.setOutputWeights({ bias: new Float32Array(6400).fill(Number.NaN) })).rejects.toThrow(RangeError)
 })
 
 test('the tasks of a worker that dies fail with WorkerLostError, and a worker with the same weights replaces it', async () => {
@@ -137,7 +137,9 @@ test('the tasks of a worker that dies fail with WorkerLostError, and a worker wi
   const iterator = generation.sample(0)[Symbol.asyncIterator]()
   await iterator.next()
   const scored = pool.score(promptIds, new Int32Array(2000).fill(5))
-  const biased = pool.setOutputBias(Float32Array.from({ length: 6400 }, (_, id) => (id === 800 ? 200 : 0)))
+  const biased = pool.setOutputWeights({
+    bias: Float32Array.from({ length: 6400 }, (_, id) => (id === 800 ? 200 : 0)),
+  })
   // Not terminate(): Node would abort the whole process if the thread runs native code.
   for (const thread of threads.splice(0)) {
     // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin

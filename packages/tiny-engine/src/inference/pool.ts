@@ -5,10 +5,12 @@ import { embeddedModelFolder, loadModelShape } from '../model-package.ts'
 import type { ModelShape } from '../model-package.ts'
 import type { SampledToken, SamplingParams } from '../policies/policy.ts'
 import type { BackendChoice, BackendKind } from './backend.ts'
+import { findWeightsProblem } from './output-weights.ts'
+import type { OutputWeights } from './output-weights.ts'
 import { PoolWorker, WorkerLostError } from './pool-worker.ts'
 import type { TaskListener } from './pool-worker.ts'
 import { PrefixRouter } from './prefix-router.ts'
-import type { WorkerData, WorkerSettings } from './protocol.ts'
+import type { Scores, WorkerData, WorkerSettings } from './protocol.ts'
 import { TokenChannel } from './token-channel.ts'
 
 export interface PoolOptions {
@@ -75,7 +77,7 @@ export async function createInferencePool(options: PoolOptions = {}): Promise<In
 interface InferencePoolDeps {
   startThread: (data: WorkerData) => Worker
   workers: number
-  settings: WorkerSettings
+  settings: Omit<WorkerSettings, 'outputWeights'>
 }
 
 /** One model in several threads. Its answers depend only on the request, not on the thread or on other requests. */
@@ -84,7 +86,7 @@ export class InferencePool implements AsyncDisposable {
   readonly #deps: InferencePoolDeps
   readonly #workers: PoolWorker[] = []
   readonly #router = new PrefixRouter<PoolWorker>()
-  #outputBias: Float32Array | undefined
+  #outputWeights: OutputWeights = {}
   #backend: BackendKind | undefined
   #isClosed = false
   #lastNumber = 0
@@ -125,22 +127,23 @@ export class InferencePool implements AsyncDisposable {
   }
 
   /**
-   * Returns raw log probabilities of `ids` after the prompt, identical to those of the sampler, because the tokens are read
-   * one at a time. More `stepTokens` are several times faster, but differ by 0.03 to 0.3 per token on average: tokens that
+   * Teacher forcing: reads `ids` after the prompt. The log probabilities are identical to those of the sampler, because the
+   * tokens are read one at a time. More `stepTokens` are several times faster, but differ by 0.03 to 0.3 per token on average: tokens that
    * are read together are quantised together.
    */
-  async score(promptIds: Int32Array, ids: Int32Array, options: { stepTokens?: number } = {}): Promise<Float32Array> {
+  async score(promptIds: Int32Array, ids: Int32Array, options: { stepTokens?: number } = {}): Promise<Scores> {
     this.#assertFits(promptIds, ids.length)
     this.#assertKnown(ids)
-    if (ids.length === 0) return new Float32Array(0)
+    if (ids.length === 0)
+      return { logprobs: new Float32Array(), logits: new Float32Array(), hidden: new Float32Array() }
     const worker = this.#chooseWorker(promptIds)
-    const { promise, resolve, reject } = Promise.withResolvers<Float32Array>()
+    const { promise, resolve, reject } = Promise.withResolvers<Scores>()
     const request = { promptIds, ids, stepTokens: options.stepTokens ?? 1 }
     worker.begin(
       { type: 'score', task: ++this.#lastNumber, request },
       {
         event(event) {
-          if (event.type === 'scored') resolve(event.logprobs)
+          if (event.type === 'scored') resolve(event.scores)
           if (event.type === 'failed') reject(new Error(event.message))
         },
         lost: reject,
@@ -149,21 +152,17 @@ export class InferencePool implements AsyncDisposable {
     return promise
   }
 
-  /**
-   * Adds `bias` to the logits as part of the weights and replaces the bias before. When it resolves, all further tokens
-   * use it.
-   */
-  async setOutputBias(bias: Float32Array): Promise<void> {
-    if (bias.length !== this.shape.vocabularySize || !bias.every(Number.isFinite)) {
-      throw new RangeError(`An output bias is ${this.shape.vocabularySize} finite numbers.`)
-    }
-    const copy = bias.slice()
-    this.#outputBias = copy
+  /** Replaces the output weights. When it resolves, all further tokens use them. Throws RangeError for weights of another size. */
+  async setOutputWeights(weights: OutputWeights): Promise<void> {
+    const problem = findWeightsProblem(weights, this.shape)
+    if (problem !== undefined) throw new RangeError(problem)
+    const copy = structuredClone(weights)
+    this.#outputWeights = copy
     await Promise.all(
       this.#workers.map((worker) => {
         const { promise, resolve } = Promise.withResolvers<void>()
         // A dead worker uses no weights any more, and its replacement starts with these.
-        const message = { type: 'set-output-bias', task: ++this.#lastNumber, bias: copy } as const
+        const message = { type: 'set-output-weights', task: ++this.#lastNumber, weights: copy } as const
         worker.begin(message, { event: () => resolve(), lost: () => resolve() })
         return promise
       }),
@@ -183,7 +182,9 @@ export class InferencePool implements AsyncDisposable {
   #addWorker(): void {
     const { startThread, settings } = this.#deps
     const onLost = (worker: PoolWorker) => this.#replace(worker)
-    this.#workers.push(new PoolWorker({ startThread, settings: { ...settings, outputBias: this.#outputBias }, onLost }))
+    this.#workers.push(
+      new PoolWorker({ startThread, settings: { ...settings, outputWeights: this.#outputWeights }, onLost }),
+    )
   }
 
   #replace(worker: PoolWorker): void {

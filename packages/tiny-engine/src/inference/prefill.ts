@@ -4,10 +4,11 @@ import type { KeyValues } from './key-values.ts'
 import type { PrefixCache } from './prefix-cache.ts'
 import { CHUNK_TOKENS, nextPiece, sharedChunks } from './reading-plan.ts'
 
-/** Result of reading a prompt: its key-values and the logits of the next token. */
+/** Result of reading a prompt: its key-values, and the hidden state and logits of the next token. */
 export interface Reading {
   readonly state: KeyValues
   readonly logits: Float32Array
+  readonly hidden: Float32Array
 }
 
 /** Reads a prompt piece by piece, so that other sequences can run in between. Shared by a request's choices. */
@@ -37,18 +38,26 @@ export class Prefill {
 
   async advance(): Promise<void> {
     const past = this.#state ?? this.#begin()
+    if (this.#result !== undefined) return
     const end = past.length + nextPiece(past.length, this.ids.length)
-    const { logits, state } = await this.#model.forward(this.ids.subarray(past.length, end), past)
+    const { logits, hidden, state } = await this.#model.forward(this.ids.subarray(past.length, end), past)
     this.#state = state
     const isWhole = state.length % CHUNK_TOKENS === 0 && state.length / CHUNK_TOKENS <= sharedChunks(this.ids.length)
     if (isWhole) this.#cache.add(this.ids, state)
     if (state.length === this.ids.length) {
       // A copy: the rows of the other tokens can be freed.
-      this.#result = { state, logits: logits.slice(-this.#model.shape.vocabularySize) }
+      const { vocabularySize, hiddenSize } = this.#model.shape
+      this.#result = { state, logits: logits.slice(-vocabularySize), hidden: hidden.slice(-hiddenSize) }
+      this.#cache.addWhole(this.ids, this.#result)
     }
   }
 
   #begin(): KeyValues {
+    this.#result = this.#cache.findWhole(this.ids)
+    if (this.#result !== undefined) {
+      this.#cachedTokens = sharedChunks(this.ids.length) * CHUNK_TOKENS
+      return this.#result.state
+    }
     const known = this.#cache.find(this.ids)
     this.#cachedTokens = known?.length ?? 0
     return known ?? emptyKeyValues(this.#model.shape)

@@ -1,11 +1,17 @@
 import { createHash } from 'node:crypto'
 import { byteLengthOf, joinKeyValues, sliceKeyValues } from './key-values.ts'
 import type { KeyValues } from './key-values.ts'
+import type { Reading } from './prefill.ts'
 import { CHUNK_TOKENS, sharedChunks } from './reading-plan.ts'
+
+/** Samples of one task and their scores repeat whole prompts. */
+const WHOLE_PROMPTS = 8
 
 /** LRU cache of the key-values of prompts by chunk. The key of a chunk is all tokens up to its end. */
 export class PrefixCache {
   readonly #chunks = new Map<string, KeyValues>()
+  /** Results of the latest prompts, by all their tokens. */
+  readonly #wholePrompts = new Map<string, Reading>()
   readonly #capacityBytes: number
   readonly #heads: number
   #bytes = 0
@@ -46,6 +52,20 @@ export class PrefixCache {
     }
   }
 
+  /** Returns the result of reading exactly this prompt, if it is one of the latest. */
+  findWhole(ids: Int32Array): Reading | undefined {
+    return this.#wholePrompts.get(nameOf(ids))
+  }
+
+  addWhole(ids: Int32Array, reading: Reading): void {
+    if (byteLengthOf(reading.state) * WHOLE_PROMPTS > this.#capacityBytes) return
+    this.#wholePrompts.delete(nameOf(ids))
+    this.#wholePrompts.set(nameOf(ids), reading)
+    const [oldest] = this.#wholePrompts.keys()
+    if (this.#wholePrompts.size > WHOLE_PROMPTS) this.#wholePrompts.delete(oldest!)
+  }
+
+  /** Without whole prompts. */
   get byteLength(): number {
     return this.#bytes
   }
@@ -65,8 +85,12 @@ function namesOf(ids: Int32Array, chunks: number): string[] {
   const names: string[] = []
   for (let chunk = 0; chunk < chunks; chunk++) {
     const tokens = ids.subarray(chunk * CHUNK_TOKENS, (chunk + 1) * CHUNK_TOKENS)
-    const hash = createHash('sha256').update(names.at(-1) ?? '')
-    names.push(hash.update(new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength)).digest('base64'))
+    names.push(nameOf(tokens, names.at(-1)))
   }
   return names
+}
+
+function nameOf(tokens: Int32Array, before = ''): string {
+  const bytes = new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength)
+  return createHash('sha256').update(before).update(bytes).digest('base64')
 }

@@ -1,5 +1,6 @@
 import type { SampledToken, SamplingParams } from '../policies/policy.ts'
 import type { BackendChoice, BackendKind } from './backend.ts'
+import type { OutputWeights } from './output-weights.ts'
 
 /** Settings of a worker thread. */
 export interface WorkerSettings {
@@ -8,8 +9,7 @@ export interface WorkerSettings {
   /** Maximum number of concurrent sequences; further sequences wait. */
   maxActive: number
   prefixCacheBytes: number
-  /** Absent: all zero. */
-  outputBias?: Float32Array
+  outputWeights: OutputWeights
 }
 
 /** Data of the thread: its settings, and the gate by which its owner keeps it out of native code. */
@@ -34,19 +34,29 @@ export interface ScoreRequest {
   stepTokens: number
 }
 
+/** Result of reading given tokens after a prompt: for each token, what the model predicted before it. */
+export interface Scores {
+  /** Raw log probability of each token under the current output weights. */
+  logprobs: Float32Array
+  /** Logits of the frozen model, without output weights: [token, vocabulary size]. */
+  logits: Float32Array
+  /** Final hidden states: [token, hidden size]. */
+  hidden: Float32Array
+}
+
 /** `task` is a number that is unique in the pool. */
 export type ToWorker =
   | { type: 'sample'; task: number; request: SequenceRequest }
   | { type: 'grant'; task: number; tokens: number }
   | { type: 'score'; task: number; request: ScoreRequest }
   | { type: 'cancel'; task: number }
-  | { type: 'set-output-bias'; task: number; bias: Float32Array }
+  | { type: 'set-output-weights'; task: number; weights: OutputWeights }
   | { type: 'close' }
 
 export type TaskEvent =
   | { type: 'token'; task: number; token: SampledToken; cachedTokens: number; isLast: boolean }
-  | { type: 'scored'; task: number; logprobs: Float32Array }
-  | { type: 'output-bias-set'; task: number }
+  | { type: 'scored'; task: number; scores: Scores }
+  | { type: 'output-weights-set'; task: number }
   | { type: 'failed'; task: number; message: string }
 
 export type FromWorker =

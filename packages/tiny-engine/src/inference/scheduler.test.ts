@@ -39,7 +39,15 @@ const greedy: SamplingParams = {
 function createFakeModel() {
   const passes: number[][] = []
   const model: LanguageModel = {
-    shape: { vocabularySize: VOCABULARY, layers: 1, keyValueHeads: 1, headSize: 1, maxLength: 1000, eosId: EOS },
+    shape: {
+      vocabularySize: VOCABULARY,
+      hiddenSize: 1,
+      layers: 1,
+      keyValueHeads: 1,
+      headSize: 1,
+      maxLength: 1000,
+      eosId: EOS,
+    },
     async forward(ids, past) {
       if (ids.includes(POISON)) throw new Error('poisoned')
       passes.push([...ids])
@@ -50,7 +58,11 @@ function createFakeModel() {
         for (let i = 0; i <= past.length + row; i++) sum = (sum * 31 + memory[i]! * 1000) % 65_521
         for (let id = 0; id < VOCABULARY; id++) logits[row * VOCABULARY + id] = ((sum * (id + 1)) % 97) / 10
       }
-      return { logits, state: { length: memory.length, tensors: [memory, memory] } }
+      return {
+        logits,
+        hidden: new Float32Array(ids.length),
+        state: { length: memory.length, tensors: [memory, memory] },
+      }
     },
     release: async () => undefined,
   }
@@ -245,7 +257,7 @@ test('scoring returns the log probabilities of sampling, except for quantisation
   await settle(events)
   const scored = events.filter((event) => event.type === 'scored')
   const logprobs = tokensOf(events, 1).map((event) => event.token.logprob)
-  const scoresOf = (task: number) => [...(scored.find((event) => event.task === task)?.logprobs ?? [])]
+  const scoresOf = (task: number) => [...(scored.find((event) => event.task === task)?.scores.logprobs ?? [])]
   expect(scoresOf(2)).toEqual(logprobs)
   expect(scoresOf(3)).toHaveLength(9)
   // The first token follows the same pass; later tokens follow passes of another size, which affects this model's logits.
@@ -258,7 +270,7 @@ test('an output bias is part of the weights from the next token on', async () =>
   const { scheduler, events } = setUp()
   scheduler.sample(1, request(prompt(10), { credit: 1 }))
   await settle(events)
-  scheduler.setOutputBias(Float32Array.from({ length: VOCABULARY }, (_, id) => (id === 9 ? 1000 : 0)))
+  scheduler.setOutputWeights({ bias: Float32Array.from({ length: VOCABULARY }, (_, id) => (id === 9 ? 1000 : 0)) })
   scheduler.grant(1, 10)
   await settle(events)
   expect(idsOf(events, 1).slice(1)).toEqual([9, 9, 9, 9])

@@ -1,5 +1,6 @@
 import { setImmediate } from 'node:timers/promises'
 import type { LanguageModel } from './backend.ts'
+import type { OutputWeights } from './output-weights.ts'
 import { Prefill } from './prefill.ts'
 import type { PrefixCache } from './prefix-cache.ts'
 import type { ScoreRequest, SequenceRequest, TaskEvent } from './protocol.ts'
@@ -27,27 +28,27 @@ export class Scheduler {
   readonly #active: Task[] = []
   readonly #waiting: Task[] = []
   readonly #stalled = new Set<Task>()
-  #outputBias: Float32Array | undefined
+  #outputWeights: OutputWeights = {}
   #running: Promise<void> | undefined
 
   constructor(deps: SchedulerDeps) {
     this.#deps = deps
   }
 
-  /** Part of the weights from the next token on. */
-  setOutputBias(bias: Float32Array | undefined): void {
-    this.#outputBias = bias
+  /** Used from the next token on. */
+  setOutputWeights(weights: OutputWeights): void {
+    this.#outputWeights = weights
   }
 
   sample(id: number, request: SequenceRequest): void {
     const prefill = this.#prefills.get(request.request) ?? new Prefill(request.promptIds, this.#deps)
     this.#prefills.set(request.request, prefill)
-    this.#start(new SequenceTask(id, request, { ...this.#deps, prefill, outputBias: () => this.#outputBias }))
+    this.#start(new SequenceTask(id, request, { ...this.#deps, prefill, outputWeights: () => this.#outputWeights }))
   }
 
   score(id: number, request: ScoreRequest): void {
     const prefill = new Prefill(request.promptIds, this.#deps)
-    this.#start(new ScoreTask(id, request, { ...this.#deps, prefill, outputBias: () => this.#outputBias }))
+    this.#start(new ScoreTask(id, request, { ...this.#deps, prefill, outputWeights: () => this.#outputWeights }))
   }
 
   grant(id: number, tokens: number): void {

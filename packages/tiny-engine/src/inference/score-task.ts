@@ -1,24 +1,25 @@
 import type { LanguageModel } from './backend.ts'
 import type { KeyValues } from './key-values.ts'
+import { applyOutputWeights } from './output-weights.ts'
+import type { OutputWeights } from './output-weights.ts'
 import type { Prefill } from './prefill.ts'
-import type { ScoreRequest, TaskEvent } from './protocol.ts'
+import type { ScoreRequest, Scores, TaskEvent } from './protocol.ts'
 import { logSumExp } from './sampler.ts'
-import { withOutputBias } from './task.ts'
 import type { Task, TurnResult } from './task.ts'
 
 export interface ScoreDeps {
   prefill: Prefill
   model: LanguageModel
-  outputBias(): Float32Array | undefined
+  outputWeights(): OutputWeights
   emit(event: TaskEvent): void
 }
 
-/** Computes raw log probabilities of given tokens after a prompt by reading instead of sampling. */
+/** Teacher forcing: reads given tokens after a prompt instead of sampling them. */
 export class ScoreTask implements Task {
   readonly id: number
   readonly #request: ScoreRequest
   readonly #deps: ScoreDeps
-  readonly #logprobs: Float32Array
+  readonly #scores: Scores
   #scored = 0
   #state: KeyValues | undefined
 
@@ -26,40 +27,50 @@ export class ScoreTask implements Task {
     this.id = id
     this.#request = request
     this.#deps = deps
-    this.#logprobs = new Float32Array(request.ids.length)
+    const { vocabularySize, hiddenSize } = deps.model.shape
+    const count = request.ids.length
+    this.#scores = {
+      logprobs: new Float32Array(count),
+      logits: new Float32Array(count * vocabularySize),
+      hidden: new Float32Array(count * hiddenSize),
+    }
   }
 
   async turn(): Promise<TurnResult> {
-    const logits = await this.#read()
-    if (logits === undefined) return 'again'
-    this.#score(logits)
-    if (this.#scored < this.#logprobs.length) return 'again'
-    this.#deps.emit({ type: 'scored', task: this.id, logprobs: this.#logprobs })
+    const pass = await this.#read()
+    if (pass === undefined) return 'again'
+    this.#score(pass)
+    if (this.#scored < this.#request.ids.length) return 'again'
+    this.#deps.emit({ type: 'scored', task: this.id, scores: this.#scores })
     return 'done'
   }
 
-  /** Logits of the next tokens to score, row after row; absent while the prompt is read. */
-  async #read(): Promise<Float32Array | undefined> {
+  /** Predictions of the next tokens to score; absent while the prompt is read. */
+  async #read(): Promise<Pick<Scores, 'logits' | 'hidden'> | undefined> {
     const { prefill, model } = this.#deps
     if (this.#state === undefined) {
       await prefill.advance()
       this.#state = prefill.result?.state
-      return prefill.result?.logits
+      return prefill.result
     }
     // The last scored token is the first unread token; the final token needs no reading.
-    const end = Math.min(this.#scored - 1 + this.#request.stepTokens, this.#logprobs.length - 1)
-    const { logits, state } = await model.forward(this.#request.ids.subarray(this.#scored - 1, end), this.#state)
+    const end = Math.min(this.#scored - 1 + this.#request.stepTokens, this.#request.ids.length - 1)
+    const { state, ...pass } = await model.forward(this.#request.ids.subarray(this.#scored - 1, end), this.#state)
     this.#state = state
-    return logits
+    return pass
   }
 
-  #score(logits: Float32Array): void {
-    const { vocabularySize } = this.#deps.model.shape
-    for (let row = 0; row < logits.length / vocabularySize && this.#scored < this.#logprobs.length; row++) {
+  #score({ logits, hidden }: Pick<Scores, 'logits' | 'hidden'>): void {
+    const { vocabularySize, hiddenSize } = this.#deps.model.shape
+    const { ids } = this.#request
+    const rows = Math.min(logits.length / vocabularySize, ids.length - this.#scored)
+    for (let row = 0; row < rows; row++, this.#scored++) {
       const rowLogits = logits.subarray(row * vocabularySize, (row + 1) * vocabularySize)
-      const biased = withOutputBias(rowLogits, this.#deps.outputBias())
-      this.#logprobs[this.#scored] = biased[this.#request.ids[this.#scored]!]! - logSumExp(biased)
-      this.#scored++
+      const rowHidden = hidden.subarray(row * hiddenSize, (row + 1) * hiddenSize)
+      const weighted = applyOutputWeights(rowLogits, rowHidden, this.#deps.outputWeights())
+      this.#scores.logprobs[this.#scored] = weighted[ids[this.#scored]!]! - logSumExp(weighted)
+      this.#scores.logits.set(rowLogits, this.#scored * vocabularySize)
+      this.#scores.hidden.set(rowHidden, this.#scored * hiddenSize)
     }
   }
 }

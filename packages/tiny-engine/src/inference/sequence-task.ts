@@ -1,16 +1,17 @@
 import type { LanguageModel } from './backend.ts'
+import { applyOutputWeights } from './output-weights.ts'
+import type { OutputWeights } from './output-weights.ts'
 import type { Prefill, Reading } from './prefill.ts'
 import type { SequenceRequest, TaskEvent } from './protocol.ts'
 import { createRandom } from './random.ts'
 import type { Random } from './random.ts'
 import { sampleToken } from './sampler.ts'
-import { withOutputBias } from './task.ts'
 import type { Task, TurnResult } from './task.ts'
 
 export interface SequenceDeps {
   prefill: Prefill
   model: LanguageModel
-  outputBias(): Float32Array | undefined
+  outputWeights(): OutputWeights
   emit(event: TaskEvent): void
 }
 
@@ -52,7 +53,7 @@ export class SequenceTask implements Task {
     const reading = await this.#read()
     if (this.#isCancelled) return 'done'
     if (reading === undefined) return 'again'
-    const { id, isLast } = this.#sample(reading.logits)
+    const { id, isLast } = this.#sample(reading)
     this.#last = { id, reading }
     if (isLast) return 'done'
     return this.#credit === 0 ? 'stalled' : 'again'
@@ -67,11 +68,12 @@ export class SequenceTask implements Task {
     return this.prefill.result
   }
 
-  #sample(logits: Float32Array): { id: number; isLast: boolean } {
+  #sample({ logits: modelLogits, hidden }: Reading): { id: number; isLast: boolean } {
     const { sampling } = this.#request
     const { eosId, maxLength } = this.#deps.model.shape
     const history = { promptIds: this.#promptIds, counts: this.#counts, length: this.#sampled, eosId }
-    const token = sampleToken(withOutputBias(logits, this.#deps.outputBias()), sampling, history, this.#random)
+    const logits = applyOutputWeights(modelLogits, hidden, this.#deps.outputWeights())
+    const token = sampleToken(logits, sampling, history, this.#random)
     this.#counts.set(token.id, (this.#counts.get(token.id) ?? 0) + 1)
     this.#sampled++
     this.#credit--

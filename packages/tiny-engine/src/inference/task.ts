@@ -6,8 +6,3 @@ export interface Task {
   readonly id: number
   turn(): Promise<TurnResult>
 }
-
-/** Returns the logits plus the trained bias; the same array without a bias. */
-export function withOutputBias(logits: Float32Array, bias: Float32Array | undefined): Float32Array {
-  return bias === undefined ? logits : logits.map((value, id) => value + bias[id]!)
-}

@@ -18,7 +18,7 @@ async function serve(port: NonNullable<typeof parentPort>, settings: WorkerData)
   }
   const cache = new PrefixCache({ capacityBytes: settings.prefixCacheBytes, keyValueHeads: model.shape.keyValueHeads })
   const scheduler = new Scheduler({ model, cache, maxActive: settings.maxActive, emit: post })
-  scheduler.setOutputBias(settings.outputBias)
+  scheduler.setOutputWeights(settings.outputWeights)
 
   const close = async () => {
     await scheduler.close()
@@ -39,9 +39,9 @@ async function serve(port: NonNullable<typeof parentPort>, settings: WorkerData)
       case 'cancel':
         scheduler.cancel(message.task)
         break
-      case 'set-output-bias':
-        scheduler.setOutputBias(message.bias)
-        post({ type: 'output-bias-set', task: message.task })
+      case 'set-output-weights':
+        scheduler.setOutputWeights(message.weights)
+        post({ type: 'output-weights-set', task: message.task })
         break
       case 'close':
         void close()

@@ -1,6 +1,8 @@
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { loadChatTemplate } from '../chat-template.ts'
 import type { ChatTemplate } from '../chat-template.ts'
+import { applyOutputWeights } from '../inference/output-weights.ts'
+import { logSumExp } from '../inference/sampler.ts'
 import { embeddedModelFolder } from '../model-package.ts'
 import { loadTokenizer } from '../tokenizer.ts'
 import type { Tokenizer } from '../tokenizer.ts'
@@ -92,9 +94,9 @@ test('a cached prefix changes no bit of the result', async () => {
 test('score() returns the logprobs of sampling; larger steps change them slightly', async () => {
   const { tokens, ids } = await generate(story, { temperature: 0.8 })
   const reported = Float32Array.from(tokens, ({ logprob }) => logprob)
-  const exact = await policy.score(promptOf(story), Int32Array.from(ids))
+  const { logprobs: exact } = await policy.score(promptOf(story), Int32Array.from(ids))
   expect(exact).toEqual(reported)
-  const quick = await policy.score(promptOf(story), Int32Array.from(ids), { stepTokens: 128 })
+  const { logprobs: quick } = await policy.score(promptOf(story), Int32Array.from(ids), { stepTokens: 128 })
   // Activations are quantised per pass: 40 tokens share a scale that each had to itself while it was sampled. Over thirty
   // answers the mean difference was 0.03 to 0.27; a wrong offset or position would make it several nats.
   const differences = quick.map((value, i) => Math.abs(value - reported[i]!))
@@ -122,13 +124,34 @@ test('the end-of-turn token ends an answer and is part of it', async () => {
 test('an output bias changes probabilities and logprobs alike, also of running requests, and can be removed', async () => {
   const word = tokenizer.encode('clock')[0]!
   const prompt = promptOf('Hello!')
-  const [before] = await policy.score(prompt, Int32Array.of(word))
-  await policy.setOutputBias(Float32Array.from({ length: policy.vocabularySize }, (_, id) => (id === word ? 5 : 0)))
-  const [raised] = await policy.score(prompt, Int32Array.of(word))
+  const scoreOf = async () => (await policy.score(prompt, Int32Array.of(word))).logprobs[0]
+  const before = await scoreOf()
+  await policy.setOutputWeights({
+    bias: Float32Array.from({ length: policy.vocabularySize }, (_, id) => (id === word ? 5 : 0)),
+  })
+  const raised = await scoreOf()
   // log(p e^5 / (1 - p + p e^5)): the odds rise by exactly e^5.
   expect(logit(raised!) - logit(before!)).toBeCloseTo(5, 2)
-  await policy.setOutputBias(new Float32Array(policy.vocabularySize))
-  expect((await policy.score(prompt, Int32Array.of(word)))[0]).toBe(before)
+  await policy.setOutputWeights({ bias: new Float32Array(policy.vocabularySize) })
+  expect(await scoreOf()).toBe(before)
+})
+
+test('with a low-rank update, sampling and score() use the hidden states that score() returns', async () => {
+  const { vocabularySize, hiddenSize } = policy
+  const down = Float32Array.from({ length: hiddenSize }, (_, i) => Math.sin(i) / 10)
+  const up = Float32Array.from({ length: vocabularySize }, (_, i) => Math.cos(i))
+  const lowRank = { rank: 1, down, up }
+  await policy.setOutputWeights({ lowRank })
+  const { tokens, ids } = await generate('Hello!', { maxTokens: 8, ignoreEos: true })
+  const { logprobs, logits, hidden } = await policy.score(promptOf('Hello!'), Int32Array.from(ids))
+  await policy.setOutputWeights({})
+  expect(logprobs).toEqual(Float32Array.from(tokens, ({ logprob }) => logprob))
+  for (const [i, id] of ids.entries()) {
+    const row = logits.subarray(i * vocabularySize, (i + 1) * vocabularySize)
+    const weighted = applyOutputWeights(row, hidden.subarray(i * hiddenSize, (i + 1) * hiddenSize), { lowRank })
+    expect(logprobs[i]).toBe(Math.fround(weighted[id]! - logSumExp(weighted)))
+  }
+  expect((await policy.score(promptOf('Hello!'), Int32Array.from(ids))).logprobs).not.toEqual(logprobs)
 })
 
 test('decoding and encoding changes the ids of some answers, so ids must be stored', async () => {

@@ -1,7 +1,9 @@
 import { randomInt } from 'node:crypto'
 import type { BackendKind } from '../inference/backend.ts'
+import type { OutputWeights } from '../inference/output-weights.ts'
 import { createInferencePool } from '../inference/pool.ts'
 import type { PoolOptions } from '../inference/pool.ts'
+import type { Scores } from '../inference/protocol.ts'
 import type { Policy } from './policy.ts'
 
 export interface ModelPolicyOptions extends PoolOptions {
@@ -15,17 +17,16 @@ export interface ModelPolicyOptions extends PoolOptions {
 export interface ModelPolicy extends Policy {
   readonly backend: BackendKind | undefined
   readonly vocabularySize: number
+  readonly hiddenSize: number
   /** Prompt and answer together. */
   readonly maxLength: number
   readonly eosId: number
   /** Returns the number of tasks of each ready worker thread. */
   readonly loads: readonly number[]
-  /**
-   * Sets the trained part of the weights, which is added to the logits. When it resolves, all further tokens use it.
-   */
-  setOutputBias(bias: Float32Array): Promise<void>
-  /** Raw log probabilities of `ids` after the prompt; see `InferencePool.score`. */
-  score(promptIds: Int32Array, ids: Int32Array, options?: { stepTokens?: number }): Promise<Float32Array>
+  /** Sets the trainable part of the weights. When it resolves, all further tokens use it. */
+  setOutputWeights(weights: OutputWeights): Promise<void>
+  /** Reads `ids` after the prompt; see `InferencePool.score`. */
+  score(promptIds: Int32Array, ids: Int32Array, options?: { stepTokens?: number }): Promise<Scores>
 }
 
 export async function createModelPolicy(options: ModelPolicyOptions = {}): Promise<ModelPolicy> {
@@ -35,6 +36,7 @@ export async function createModelPolicy(options: ModelPolicyOptions = {}): Promi
     name,
     backend: pool.backend,
     vocabularySize: pool.shape.vocabularySize,
+    hiddenSize: pool.shape.hiddenSize,
     maxLength: pool.shape.maxLength,
     eosId: pool.shape.eosId,
     get loads() {
@@ -43,7 +45,7 @@ export async function createModelPolicy(options: ModelPolicyOptions = {}): Promi
     async start({ promptIds, sampling, signal }) {
       return pool.open({ promptIds, sampling, signal, seed: sampling.seed ?? drawSeed() })
     },
-    setOutputBias: (bias) => pool.setOutputBias(bias),
+    setOutputWeights: (weights) => pool.setOutputWeights(weights),
     score: (promptIds, ids, scoreOptions) => pool.score(promptIds, ids, scoreOptions),
     [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
   }
