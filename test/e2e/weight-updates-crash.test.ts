@@ -1,0 +1,130 @@
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, onTestFinished, test, vi } from 'vitest'
+import { startEngine } from '../../packages/tiny-engine/src/engine.ts'
+import { createClient } from '../../src/client/client.ts'
+import { bashAgent } from '../support/bash-agent.ts'
+import { CliProcess } from '../support/cli-process.ts'
+import { copyDatabase } from '../support/database-template.ts'
+import { shellTask } from '../support/node-stack.ts'
+import type { EngineCall } from '../support/stack.ts'
+
+const SESSIONS = 4
+/** The lease of a killed node ends after this time. */
+const LEASE_SECONDS = 20
+const WAIT = { timeout: 120_000, interval: 50 }
+
+interface Generation extends EngineCall {
+  weight_version: string
+}
+
+/** Streams one answer after the other until the gate file exists. Every prompt is unique. */
+const agent = (gate: string): string =>
+  bashAgent(`export STREAM=true
+    until [ -e ${gate} ]; do
+      i=$((i + 1))
+      case "$(call "$SESSION_ID $$ $i")" in *'[DONE]'*) echo ok >> answered ;; *) echo failed >> failed ;; esac
+    done`)
+
+test('kill -9 of the server and of a node during weight updates fails no other call, and every token has its version', async () => {
+  const dir = await mkdtemp(join(tmpdir(), 'polar-weights-'))
+  onTestFinished(() => rm(dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 }))
+  const log = join(dir, 'engine.jsonl')
+  const engine = await startEngine({ script: 'default: { tokens: 12, per_token_ms: 30 }', log })
+  onTestFinished(() => engine[Symbol.asyncDispose]())
+  const loadWeights = async (version: number): Promise<void> => {
+    expect(engine.runningCount).toBe(0)
+    const headers = { 'content-type': 'application/json' }
+    const body = JSON.stringify({ new_version: String(version) })
+    const response = await fetch(`${engine.url}/update_weight_version`, { method: 'POST', headers, body })
+    expect(response.status).toBe(200)
+  }
+  const generations = async (): Promise<Generation[]> =>
+    (await readFile(log, 'utf8')).split('\n').flatMap((line) => (line === '' ? [] : (JSON.parse(line) as Generation)))
+  /** Waits for answers that were sampled with this version. */
+  const untilSampled = (version: string): Promise<void> =>
+    vi.waitFor(async () => {
+      const sampled = (await generations()).filter(({ weight_version }) => weight_version === version)
+      expect(sampled.length).toBeGreaterThan(2 * SESSIONS)
+    }, WAIT)
+
+  await copyDatabase(join(dir, 'data/database'))
+  await writeFile(join(dir, 'server.yaml'), JSON.stringify({ data: 'data', server: { lease_seconds: LEASE_SECONDS } }))
+  const startServer = (port: string): Promise<CliProcess> =>
+    CliProcess.start(['server', '--config', 'server.yaml', '--port', port], dir)
+  let server = await startServer('0')
+  onTestFinished(() => server[Symbol.asyncDispose]())
+  const { url } = server.ready
+  const tokens = JSON.parse(await readFile(join(dir, 'data/tokens.json'), 'utf8')) as Record<string, string>
+  await writeFile(join(dir, 'node.token'), tokens['node']!)
+  const client = createClient({ baseUrl: url, token: tokens['trainer']! })
+
+  const startNode = async (id: string): Promise<CliProcess> => {
+    const own = ['node', '--id', id, '--dir', join(dir, id), '--runtime', 'local', '--run', '2', '--ready', '0']
+    const node = await CliProcess.start(
+      [...own, '--server', url, '--token-file', 'node.token', '--engine-url', engine.url],
+      dir,
+    )
+    onTestFinished(() => node[Symbol.asyncDispose]())
+    return node
+  }
+  const [, second] = await Promise.all([startNode('n1'), startNode('n2')])
+  const gate = join(dir, 'gate')
+  const evaluator = { strategy: 'command', config: { command: 'test -s answered && test ! -e failed' } }
+  const task = shellTask(agent(gate), { evaluator, builder: { strategy: 'per_request', config: {} } })
+  await client.submitTask({ body: { ...task, task_id: 't', num_samples: SESSIONS, timeout_seconds: 600 } })
+
+  await untilSampled('default')
+  await client.pausePolicy({ body: {} })
+  await loadWeights(1)
+  await client.putPolicy({ body: { version: 1, resume: true } })
+  await untilSampled('1')
+
+  // The server dies while the gateways are paused: they stay paused until its successor resumes them.
+  await client.pausePolicy({ body: {} })
+  await loadWeights(2)
+  await server.end('SIGKILL')
+  server = await startServer(new URL(url).port)
+  expect(engine.runningCount).toBe(0)
+  await client.putPolicy({ body: { version: 2, resume: true } })
+  await untilSampled('2')
+
+  // The server dies between two updates, and a node dies with streams in flight while a pause waits for it.
+  await server.end('SIGKILL')
+  server = await startServer(new URL(url).port)
+  const pausing = client.pausePolicy({ body: {} })
+  await second.end('SIGKILL')
+  await pausing
+  await loadWeights(3)
+  await client.putPolicy({ body: { version: 3 } })
+  // The restarted node learns the version and the pause when it joins.
+  await startNode('n2')
+  const { nodes } = await client.putPolicy({ body: { version: 3, resume: true } })
+  expect(nodes).toMatchObject(['n1', 'n2'].map((node_id) => ({ node_id, version: 3, confirmed: true })))
+  await untilSampled('3')
+  await writeFile(gate, '')
+
+  await vi.waitFor(async () => {
+    expect(await client.getTask({ params: { task_id: 't' }, query: { results: 'reference' } })).toMatchObject({
+      status: 'completed',
+    })
+  }, WAIT)
+  const { results } = await client.getTask({ params: { task_id: 't' }, query: {} })
+  expect(results.map(({ status }) => status)).toEqual(Array.from({ length: SESSIONS }, () => 'COMPLETED'))
+  const byPrompt = new Map((await generations()).map((each) => [each.prompt_token_ids.join(), each]))
+  const seen = new Set<string>()
+  for (const { trajectory } of results) {
+    // A reward of 1: the agent got a complete answer to each of its calls.
+    expect(trajectory.metadata).toMatchObject({ evaluation: { outcome_reward: 1 } })
+    for (const trace of trajectory.traces) {
+      const generation = byPrompt.get(trace.prompt_ids.join())!
+      expect(trace.response_ids).toEqual(generation.choices[0]!.token_ids)
+      const spans = trace.metadata['spans'] as { provenance: string; weight_version?: string }[]
+      const versions = spans.flatMap((span) => (span.provenance === 'sampled' ? (span.weight_version ?? 'default') : []))
+      expect(versions).toEqual([generation.weight_version])
+      seen.add(generation.weight_version)
+    }
+  }
+  expect([...seen].sort()).toEqual(expect.arrayContaining(['2', '3']))
+})
