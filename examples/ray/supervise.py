@@ -1,7 +1,7 @@
 """Runs a command until standard input ends, then sends SIGTERM and waits: `python supervise.py COMMAND…`.
 
-Ray kills the child processes of a worker that ends. This program leaves the worker's children, and the pipe tells it that
-the worker has ended, so that a node can finish its sessions. It prints the exit status of the command as the last line.
+Ray kills the process group of a worker that ends. This program leaves that group, and the pipe tells it that the worker has
+ended, so that a node can finish its sessions. It prints the exit status of the command as the last line.
 """
 
 import os

@@ -63,7 +63,6 @@ export interface SessionEvent {
   at: number
 }
 
-
 export interface RunningSession {
   readonly sessionId: string
   readonly attempt: number

@@ -1,4 +1,4 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
+import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -12,15 +12,16 @@ import { CliProcess, POLAR } from '../support/cli-process.ts'
 import { copyDatabase } from '../support/database-template.ts'
 import { shellTask } from '../support/node-stack.ts'
 import { pythonEnvironment } from '../support/python-environment.ts'
+import { RayCluster } from '../support/ray-cluster.ts'
 
 const root = join(import.meta.dirname, '../..')
 const { python, install } = pythonEnvironment('ray', 'ray-requirements.txt')
-const ray = join(dirname(python), 'ray')
 const WAIT = { timeout: 120_000, interval: 200 }
 
 let missing: string | undefined
 let dir: string
 let server: CliProcess
+let cluster: RayCluster
 let client: Client
 let env: NodeJS.ProcessEnv
 
@@ -39,18 +40,15 @@ beforeAll(async () => {
     PYTHONPATH: join(root, 'clients/python/src'),
     POLAR_SERVER_URL: server.ready.url,
     POLAR_TOKEN: tokens['trainer'],
-    RAY_USAGE_STATS_ENABLED: '0',
-    RAY_DISABLE_IMPORT_WARNING: '1',
   }
-  const words = ['start', '--head', '--port=0', '--num-cpus=2', '--include-dashboard=false', `--temp-dir=${dir}/r`]
-  const started = execFileSync(ray, [...words, '--object-store-memory=100000000'], { env, encoding: 'utf8' })
-  env['RAY_ADDRESS'] = /--address='([^']+)'/.exec(started)![1]
-}, 300_000)
+  cluster = await RayCluster.start(join(dirname(python), 'ray'), join(dir, 'r'), 2)
+  env['RAY_ADDRESS'] = cluster.address
+}, 600_000)
 
 afterAll(async () => {
   if (missing !== undefined) return
-  execFileSync(ray, ['stop', '--force'], { env, stdio: 'ignore' })
-  await server[Symbol.asyncDispose]()
+  await cluster?.[Symbol.asyncDispose]()
+  await server?.[Symbol.asyncDispose]()
   await rm(dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 })
 })
 
@@ -67,7 +65,7 @@ async function* linesOf(job: ChildProcess): AsyncGenerator<Record<string, unknow
   for await (const line of createInterface({ input: job.stdout! })) yield JSON.parse(line) as Record<string, unknown>
 }
 
-const nodeIds = async (): Promise<string[]> => (await client.listNodes()).nodes.map(({ node_id }) => node_id)
+const nodeIds = async (): Promise<string[]> => (await client.listNodes()).map(({ node_id }) => node_id)
 
 test('two nodes in a placement group of Ray run the sessions of a task and leave with the job', async ({ skip }) => {
   if (missing !== undefined) skip(`Ray cannot be installed here: ${missing}`)
@@ -94,7 +92,7 @@ test('nodes of a killed job finish their sessions and leave', async ({ skip }) =
   await expect.poll(async () => (await sessions()).map(({ status }) => status), WAIT).toEqual(['RUNNING', 'RUNNING'])
   job.kill('SIGKILL')
   await ended
-  await expect.poll(async () => (await client.listNodes()).nodes.map(({ draining }) => draining), WAIT).toEqual([true, true])
+  await expect.poll(async () => (await client.listNodes()).map(({ draining }) => draining), WAIT).toEqual([true, true])
   await writeFile(gate, '')
   await expect.poll(nodeIds, WAIT).toEqual([])
   const done = await sessions()

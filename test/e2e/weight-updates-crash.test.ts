@@ -24,7 +24,8 @@ const agent = (gate: string): string =>
   bashAgent(`export STREAM=true
     until [ -e ${gate} ]; do
       i=$((i + 1))
-      case "$(call "$SESSION_ID $$ $i")" in *'[DONE]'*) echo ok >> answered ;; *) echo failed >> failed ;; esac
+      answer="$(call "$SESSION_ID $$ $i" 2>&1)"
+      case "$answer" in *'[DONE]'*) echo ok >> answered ;; *) printf '%s\\n' "$i" "$answer" | tee -a failed ;; esac
     done`)
 
 test('kill -9 of the server and of a node during weight updates fails no other call, and every token has its version', async () => {
@@ -121,7 +122,9 @@ test('kill -9 of the server and of a node during weight updates fails no other c
       const generation = byPrompt.get(trace.prompt_ids.join())!
       expect(trace.response_ids).toEqual(generation.choices[0]!.token_ids)
       const spans = trace.metadata['spans'] as { provenance: string; weight_version?: string }[]
-      const versions = spans.flatMap((span) => (span.provenance === 'sampled' ? (span.weight_version ?? 'default') : []))
+      const versions = spans.flatMap((span) =>
+        span.provenance === 'sampled' ? (span.weight_version ?? 'default') : [],
+      )
       expect(versions).toEqual([generation.weight_version])
       seen.add(generation.weight_version)
     }

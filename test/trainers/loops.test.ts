@@ -64,7 +64,9 @@ test('GRPOTrainer of TRL trains the policy that samples, through sessions of pol
   expect(mean(steps.slice(-3))).toBeGreaterThan(mean(steps.slice(0, 3)))
 })
 
-test('the agent loop of verl returns the tokens, masks, log probabilities and rewards of sessions', async ({ skip }) => {
+test('the agent loop of verl returns the tokens, masks, log probabilities and rewards of sessions', async ({
+  skip,
+}) => {
   const verl = installTrainer('verl')
   if (typeof verl === 'string') return skip(`verl cannot be installed: ${verl}`)
   if (typeof model === 'string') return skip(`the model cannot be converted: ${model}`)

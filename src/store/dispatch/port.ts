@@ -350,10 +350,10 @@ export class Dispatch implements AsyncDisposable {
 
   /**
    * Whether the node sent no renewal for the time of a lease. Its leases expire at the same time, so results of its calls
-   * are refused.
+   * are refused. `seenAt` of the node is newer than what this server has noticed.
    */
-  isSilent(nodeId: string): boolean {
-    return this.#nodeWatch.isSilent(nodeId)
+  isSilent(nodeId: string, seenAt?: number): boolean {
+    return this.#nodeWatch.isSilent(nodeId, seenAt)
   }
 
   putQuota(owner: string, quota: Quota): Promise<void> {

@@ -18,7 +18,10 @@ export function describePolicy(open: () => Database): void {
   const submit = (id: string, samples: number) =>
     driver.dispatch.enqueue([{ task: makeTask(id, samples), stalenessLimit: 1 }])
   const withTokens = (oldestVersion?: number) => ({
-    counts: { ...makeOutcome({ sessionId: '', attempt: 1 }).counts!, ...(oldestVersion !== undefined && { oldestVersion }) },
+    counts: {
+      ...makeOutcome({ sessionId: '', attempt: 1 }).counts!,
+      ...(oldestVersion !== undefined && { oldestVersion }),
+    },
   })
 
   describe('policy', () => {
@@ -110,9 +113,9 @@ export function describePolicy(open: () => Database): void {
       expect(await dispatch.confirmPolicy('n9', applied)).toBe('unknown')
       await join('b1')
       // The driver's other nodes have only registered.
-      expect(await dispatch.policy.listNodes()).toEqual([{ nodeId: 'n9', inFlight: 0, leased: 0 }])
+      expect(await dispatch.policy.listNodes()).toEqual([{ nodeId: 'n9', inFlight: 0, leased: 0, seenAt: driver.wall }])
       expect(await dispatch.confirmPolicy('n9', applied)).toBe('member')
-      const stored = { nodeId: 'n9', change: 3, version: 8, inFlight: 2, leased: 0 }
+      const stored = { nodeId: 'n9', change: 3, version: 8, inFlight: 2, leased: 0, seenAt: driver.wall }
       expect(await dispatch.policy.listNodes()).toEqual([stored])
       expect(await dispatch.confirmPolicy('n9', { ...applied, bootId: 'b2', change: 4 })).toBe('replaced')
       expect(await dispatch.policy.listNodes()).toEqual([stored])
@@ -120,7 +123,7 @@ export function describePolicy(open: () => Database): void {
       expect(await dispatch.confirmPolicy('n9', { ...applied, inFlight: 0 })).toBe('draining')
       expect(await dispatch.policy.listNodes()).toEqual([{ ...stored, inFlight: 0 }])
       await join('b2', 'b1')
-      expect(await dispatch.policy.listNodes()).toEqual([{ nodeId: 'n9', inFlight: 0, leased: 0 }])
+      expect(await dispatch.policy.listNodes()).toEqual([{ nodeId: 'n9', inFlight: 0, leased: 0, seenAt: driver.wall }])
     })
 
     test('a node is silent when it has not renewed for a lease, and its leases are then lost', async () => {
@@ -138,8 +141,13 @@ export function describePolicy(open: () => Database): void {
       expect(dispatch.isSilent('n9')).toBe(false)
       await driver.pass(4000)
       expect(dispatch.isSilent('n9')).toBe(true)
-      expect(await dispatch.policy.listNodes()).toMatchObject([{ leased: 0 }])
+      const [before] = await dispatch.policy.listNodes()
+      expect(before).toMatchObject({ leased: 0 })
       await renew()
+      // A node that renewed, or joined again, since this server last looked is not silent.
+      const [after] = await dispatch.policy.listNodes()
+      expect(dispatch.isSilent('n9', before!.seenAt)).toBe(true)
+      expect(dispatch.isSilent('n9', after!.seenAt)).toBe(false)
       await driver.pass(1000)
       expect(dispatch.isSilent('n9')).toBe(false)
     })
