@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--token-file", required=True, help="file with a token of scope node")
     parser.add_argument("--data", required=True, help="folder for the data of the nodes")
-    parser.add_argument("--program", default="polar", help="command of Polar (default: polar)")
+    parser.add_argument("--program", default="polar", help="command of Polar, which must handle signals itself: not npm (default: polar)")
     parser.add_argument("arguments", nargs="*", help="flags of `polar node`, after --")
     args = parser.parse_args()
 

@@ -10,7 +10,7 @@ import { copyDatabase } from '../support/database-template.ts'
 import { shellTask } from '../support/node-stack.ts'
 import type { EngineCall } from '../support/stack.ts'
 
-const SESSIONS = 4
+const SESSIONS = 2
 /** The lease of a killed node ends after this time. */
 const LEASE_SECONDS = 20
 const WAIT = { timeout: 120_000, interval: 50 }
@@ -19,20 +19,21 @@ interface Generation extends EngineCall {
   weight_version: string
 }
 
-/** Streams one answer after the other until the gate file exists. Every prompt is unique. */
+/** Streams one answer after the other, until one ends after the gate file exists. Every prompt is unique. */
 const agent = (gate: string): string =>
   bashAgent(`export STREAM=true
-    until [ -e ${gate} ]; do
+    while :; do
       i=$((i + 1))
       answer="$(call "$SESSION_ID $$ $i" 2>&1)"
       case "$answer" in *'[DONE]'*) echo ok >> answered ;; *) printf '%s\\n' "$i" "$answer" | tee -a failed ;; esac
+      [ -e ${gate} ] && break
     done`)
 
 test('kill -9 of the server and of a node during weight updates fails no other call, and every token has its version', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'polar-weights-'))
   onTestFinished(() => rm(dir, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 }))
   const log = join(dir, 'engine.jsonl')
-  const engine = await startEngine({ script: 'default: { tokens: 12, per_token_ms: 30 }', log })
+  const engine = await startEngine({ script: 'default: { tokens: 12, per_token_ms: 50 }', log })
   onTestFinished(() => engine[Symbol.asyncDispose]())
   const loadWeights = async (version: number): Promise<void> => {
     expect(engine.runningCount).toBe(0)
@@ -62,7 +63,21 @@ test('kill -9 of the server and of a node during weight updates fails no other c
   const client = createClient({ baseUrl: url, token: tokens['trainer']! })
 
   const startNode = async (id: string): Promise<CliProcess> => {
-    const own = ['node', '--id', id, '--dir', join(dir, id), '--runtime', 'local', '--run', '2', '--ready', '0']
+    const own = [
+      'node',
+      '--id',
+      id,
+      '--dir',
+      join(dir, id),
+      '--runtime',
+      'local',
+      '--init',
+      '1',
+      '--ready',
+      '0',
+      '--run',
+      '1',
+    ]
     const node = await CliProcess.start(
       [...own, '--server', url, '--token-file', 'node.token', '--engine-url', engine.url],
       dir,
@@ -77,33 +92,27 @@ test('kill -9 of the server and of a node during weight updates fails no other c
   await client.submitTask({ body: { ...task, task_id: 't', num_samples: SESSIONS, timeout_seconds: 600 } })
 
   await untilSampled('default')
-  await client.pausePolicy({ body: {} })
-  await loadWeights(1)
-  await client.putPolicy({ body: { version: 1, resume: true } })
-  await untilSampled('1')
 
   // The server dies while the gateways are paused: they stay paused until its successor resumes them.
   await client.pausePolicy({ body: {} })
-  await loadWeights(2)
+  await loadWeights(1)
   await server.end('SIGKILL')
   server = await startServer(new URL(url).port)
   expect(engine.runningCount).toBe(0)
-  await client.putPolicy({ body: { version: 2, resume: true } })
-  await untilSampled('2')
+  await client.putPolicy({ body: { version: 1, resume: true } })
+  await untilSampled('1')
 
-  // The server dies between two updates, and a node dies with streams in flight while a pause waits for it.
-  await server.end('SIGKILL')
-  server = await startServer(new URL(url).port)
+  // A node dies with a stream in flight while a pause waits for it.
   const pausing = client.pausePolicy({ body: {} })
   await second.end('SIGKILL')
   await pausing
-  await loadWeights(3)
-  await client.putPolicy({ body: { version: 3 } })
+  await loadWeights(2)
+  await client.putPolicy({ body: { version: 2 } })
   // The restarted node learns the version and the pause when it joins.
   await startNode('n2')
-  const { nodes } = await client.putPolicy({ body: { version: 3, resume: true } })
-  expect(nodes).toMatchObject(['n1', 'n2'].map((node_id) => ({ node_id, version: 3, confirmed: true })))
-  await untilSampled('3')
+  const { nodes } = await client.putPolicy({ body: { version: 2, resume: true } })
+  expect(nodes).toMatchObject(['n1', 'n2'].map((node_id) => ({ node_id, version: 2, confirmed: true })))
+  await untilSampled('2')
   await writeFile(gate, '')
 
   await vi.waitFor(async () => {
@@ -129,5 +138,6 @@ test('kill -9 of the server and of a node during weight updates fails no other c
       seen.add(generation.weight_version)
     }
   }
-  expect([...seen].sort()).toEqual(expect.arrayContaining(['2', '3']))
+  // Sessions of the killed node ran again, and may have tokens of the last version only.
+  expect(seen).toContain('2')
 })
