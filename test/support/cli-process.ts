@@ -28,7 +28,7 @@ export class CliProcess implements AsyncDisposable {
   /** Resolves when the command is ready. */
   static async start(words: readonly string[], cwd: string): Promise<CliProcess> {
     const [program, ...args] = [...POLAR, ...words, '--json']
-    const child = spawn(program!, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'] })
+    const child = spawn(program, args, { cwd, stdio: ['ignore', 'pipe', 'pipe'] })
     let log = ''
     child.stderr.setEncoding('utf8').on('data', (text: string) => (log += text))
     for await (const line of createInterface({ input: child.stdout })) {
