@@ -140,4 +140,16 @@ test('kill -9 of the server and of a node during weight updates fails no other c
   }
   // Sessions of the killed node ran again, and may have tokens of the last version only.
   expect(seen).toContain('2')
+
+  // A running session is cancelled when its oldest token is beyond the staleness limit of its task.
+  const waiting = shellTask(bashAgent('call hello > answer; while :; do sleep 0.2; done'))
+  await client.submitTask({ body: { ...waiting, task_id: 'stale', staleness_limit: 0 } })
+  const before = (await generations()).length
+  await vi.waitFor(async () => expect((await generations()).length).toBeGreaterThan(before), WAIT)
+  await client.putPolicy({ body: { version: 3 } })
+  await vi.waitFor(async () => {
+    const { sessions } = await client.listSessions({ query: { task_id: 'stale' } })
+    expect(sessions).toMatchObject([{ status: 'CANCELLED' }])
+    expect(JSON.stringify(sessions)).toContain('policy version 2, which is too old')
+  }, WAIT)
 })
