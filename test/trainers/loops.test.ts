@@ -58,7 +58,7 @@ test('GRPOTrainer of TRL trains the policy that samples, through sessions of pol
     // Every token was sampled by the weights of the last step.
     expect(versions).toEqual(step === 0 ? [] : [step])
   }
-  // The engine computes with 8-bit weights and activations, the trainer with 32-bit floats.
+  // The engine computes with 8-bit activations, the trainer with 32-bit floats.
   for (const { logprob_difference: difference } of steps) expect(difference).toBeLessThan(0.2)
 })
 
