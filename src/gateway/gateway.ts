@@ -9,6 +9,7 @@ import type { SessionStore } from '../store/store.ts'
 import { createApp, rejectUpgrade } from './http/app.ts'
 import { BodyBudget, DEFAULT_BUDGET, type BudgetLimits } from './http/body-budget.ts'
 import { dialects } from './dialects/index.ts'
+import type { TurnReport } from './handle-turn.ts'
 import { Gate } from './sessions/gate.ts'
 import { Metrics } from './sessions/metrics.ts'
 import { quirksWith } from './quirks/index.ts'
@@ -47,8 +48,8 @@ export interface GatewayOptions {
   quirks?: readonly QuirkRule[]
   /** Stored in the origin of every session: which engine answers. */
   origin?: Readonly<Record<string, unknown>>
-  /** Called when a model call has ended and is stored. `tokens`: number of sampled tokens. */
-  onTurnEnd?: (turn: { sessionId: string; tokens: number }) => void
+  /** Called when a model call has ended and is stored. */
+  onTurnEnd?: (turn: TurnReport) => void
   /** Called when the first of a session's calls in flight begins, and when the last has ended. */
   onBusy?: (session: { sessionId: string; isBusy: boolean }) => void
 }

@@ -1,6 +1,7 @@
 import type { Logger } from 'pino'
 import { toFailure, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
+import { toPolicyVersion } from '../model/policy.ts'
 import { steeringOf } from '../model/steering.ts'
 import type { TurnRequest } from '../model/turn.ts'
 import type { Dialect, JsonBody, RequestContext } from './dialects/dialect.ts'
@@ -27,6 +28,15 @@ export interface TurnCall {
   caller: Caller
 }
 
+/** Reported when a model call has ended and is stored. */
+export interface TurnReport {
+  sessionId: string
+  /** Number of sampled tokens. */
+  tokens: number
+  /** Oldest policy version of a sampled token; absent if unknown. */
+  oldestVersion?: number | undefined
+}
+
 export interface TurnDeps {
   upstream: Upstream
   gate: Gate
@@ -39,7 +49,7 @@ export interface TurnDeps {
   /** Limit of the call log of one session. Absent: none. */
   logBytes?: number
   /** See `GatewayOptions.onTurnEnd`. */
-  onTurnEnd?: (turn: { sessionId: string; tokens: number }) => void
+  onTurnEnd?: (turn: TurnReport) => void
 }
 
 /** One model call, top to bottom. `generate` continues it on the engine's side. */
@@ -172,7 +182,7 @@ async function store(generation: Generation, failure: Failure | undefined, deps:
   })
   deps.metrics.countTurn({ response, failure, startedAt: turn.startedAt, firstTokenAt, endedAt })
   const tokens = (response?.choices ?? []).reduce((sum, { ids }) => sum + ids.length, 0)
-  deps.onTurnEnd?.({ sessionId: session.id, tokens })
+  deps.onTurnEnd?.({ sessionId: session.id, tokens, oldestVersion: toPolicyVersion(response?.weightVersion) })
   const { broken } = session.log
   if (broken) deps.logger.error({ sessionId: session.id, turnId: turn.id, failure: broken }, 'turn not stored')
   return { response, failure }

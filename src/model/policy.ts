@@ -15,3 +15,8 @@ export const PolicyState = z.object({
   mode: PauseMode.describe('Mode of the current or latest pause.'),
 })
 export type PolicyState = z.infer<typeof PolicyState>
+
+/** Returns a weight version as a policy version; undefined for text that a server did not set, such as an engine's name. */
+export function toPolicyVersion(weightVersion: string | undefined): number | undefined {
+  return weightVersion !== undefined && /^\d{1,15}$/.test(weightVersion) ? Number(weightVersion) : undefined
+}

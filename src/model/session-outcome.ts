@@ -24,6 +24,8 @@ export const BuildCounts = z.object({
   tokens: z.object({ sampled: z.int(), trained: z.int(), excluded: z.int() }),
   /** Number of calls without a trained token, by reason; absent in outcomes of earlier versions. */
   excludedCalls: recordOf(z.int()).optional(),
+  /** Oldest policy version of a trained token; absent if unknown, and in outcomes of earlier versions. */
+  oldestVersion: z.int().optional(),
 })
 export type BuildCounts = z.infer<typeof BuildCounts>
 

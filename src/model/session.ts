@@ -95,3 +95,11 @@ export interface SessionRecord {
   /** Why the record is incomplete; empty if it is complete. */
   incompleteReasons: string[]
 }
+
+/** Model calls of a running session that have ended, and the tokens that were sampled in them. */
+export interface SessionProgress {
+  calls: number
+  tokens: number
+  /** Oldest policy version that sampled a token; absent if unknown. */
+  oldestVersion?: number
+}

@@ -8,7 +8,7 @@ import { RolloutError, toFailure } from '../model/failure.ts'
 import type { NodeStageMetrics } from '../model/node.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
-import type { SessionStatus } from '../model/session.ts'
+import type { SessionProgress, SessionStatus } from '../model/session.ts'
 import type { TaskRequest } from '../model/task.ts'
 import { SandboxLeases } from './sandbox/keep-alive.ts'
 import type { Runtime } from './sandbox/runtimes/runtime.ts'
@@ -61,12 +61,6 @@ export interface SessionEvent {
   previous: SessionStatus
   /** Unix milliseconds. */
   at: number
-}
-
-/** Model calls that have ended, and the tokens that were sampled in them. */
-export interface SessionProgress {
-  calls: number
-  tokens: number
 }
 
 export interface RunningSession {

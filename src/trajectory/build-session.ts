@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { RolloutError } from '../model/failure.ts'
+import { toPolicyVersion } from '../model/policy.ts'
 import type { SessionRecord } from '../model/session.ts'
 import type { Exclusion, ExclusionReason, Label, Sample } from '../model/sample.ts'
 import type { Builder, SamplePlan, Row } from './builders/builder.ts'
@@ -55,6 +56,8 @@ export interface BuildSummary {
   tokens: { sampled: number; trained: number; excluded: number }
   /** Number of calls without a trained token, by reason. */
   excludedCalls: Partial<Record<ExclusionReason, number>>
+  /** Oldest policy version of a trained token. Absent: no trained call has a version. */
+  oldestVersion?: number
   /** Tokens of all samples, prompts included. */
   rowTokens: number
   /** Trained tokens whose context differs from the engine's prompt. 0 without `splice`. */
@@ -192,9 +195,15 @@ function summarise(
       excluded: exclusions.reduce((sum, { tokens }) => sum + tokens, 0),
     },
     excludedCalls: countBy(exclusions.map(({ reason }) => reason)),
+    ...oldestOf(trained),
     rowTokens: plan.rows.reduce((sum, { parts }) => sum + lengthOf(parts), 0),
     mismatchedTokens: builder.mayMismatch ? mismatchedIn(samples()) : 0,
   }
+}
+
+function oldestOf(calls: ReadonlySet<CallNode>): Pick<BuildSummary, 'oldestVersion'> {
+  const versions = [...calls].flatMap(({ response }) => toPolicyVersion(response.weightVersion) ?? [])
+  return versions.length === 0 ? {} : { oldestVersion: Math.min(...versions) }
 }
 
 function mismatchedIn(samples: Iterable<Sample>): number {

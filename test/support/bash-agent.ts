@@ -1,6 +1,6 @@
 /**
  * Returns an agent in plain bash, for sandboxes without other programs. The body may use `call WORDS`, which calls the
- * model and prints the raw answer.
+ * model and prints the raw answer, streamed if STREAM is set.
  */
 export function bashAgent(body: string): string {
   return `bash -c '${`${CALL}\n${body}`.replaceAll("'", String.raw`'\''`)}'`
@@ -10,7 +10,7 @@ const CALL = String.raw`
 call() {
   local url="$OPENAI_BASE_URL/chat/completions" rest host path body
   rest="${'$'}{url#http://}"; host="${'$'}{rest%%/*}"; path="/${'$'}{rest#*/}"
-  body="{\"model\":\"tiny\",\"max_tokens\":16,\"messages\":[{\"role\":\"user\",\"content\":\"$1\"}]}"
+  body="{\"model\":\"tiny\",\"max_tokens\":16,${'$'}{STREAM:+\"stream\":true,}\"messages\":[{\"role\":\"user\",\"content\":\"$1\"}]}"
   exec 9<>"/dev/tcp/${'$'}{host%:*}/${'$'}{host#*:}" || return 1
   printf 'POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' \
     "$path" "$host" "${'$'}{KEY:-$OPENAI_API_KEY}" "${'$'}{#body}" "$body" >&9

@@ -17,7 +17,13 @@ const Leases = arrayOf(Lease).max(10_000)
 
 const Renewal = Lease.extend({
   status: SessionStatus.optional(),
-  progress: z.strictObject({ calls: Count, tokens: Count }).optional(),
+  progress: z
+    .strictObject({
+      calls: Count,
+      tokens: Count,
+      oldest_version: Count.optional().describe('Oldest policy version that sampled a token of the session.'),
+    })
+    .optional(),
 })
 
 /** All but `held` mean: stop the session. `accepted`: its result is stored. `lost`: leased to another node, or unknown. */

@@ -19,13 +19,11 @@ export const SubmitRequest = TaskRequest.safeExtend({
     .describe('How many attempts of one session may fail because of infrastructure before the session fails.'),
   policy_version: Count.nullish().describe('Policy version that the task was made for.'),
   staleness_limit: Count.nullish().describe(
-    'The task is cancelled once the current version exceeds `policy_version` by more than this; absent: never.',
+    'How many versions a token may be older than the current version; absent: any. A session with an older token is ' +
+      'cancelled, and its result refused. With `policy_version`, the task is cancelled once the current version exceeds ' +
+      'that version by more than the limit.',
   ),
 })
-  .refine((task) => task.staleness_limit == null || task.policy_version != null, {
-    path: ['staleness_limit'],
-    message: 'requires policy_version',
-  })
   .refine((task) => isAbsentOrPositive(task.metadata['agent_timeout']), {
     // NVIDIA Polar reads this field of the metadata, which otherwise belongs to the trainer.
     path: ['metadata', 'agent_timeout'],

@@ -1,6 +1,7 @@
 import { Socket } from 'node:net'
 import { toFailure, type Failure } from '../../model/failure.ts'
 import type { GatewayControl } from '../gateway.ts'
+import type { TurnReport } from '../handle-turn.ts'
 
 /** A request of the supervisor. `init` is the first and returns when the gateway listens; `accept` carries a connection. */
 export interface ShardRequest {
@@ -13,12 +14,6 @@ export interface Reply {
   id: number
   result?: unknown
   failure?: Failure
-}
-
-/** Sent to the supervisor when a model call has ended. */
-export interface TurnReport {
-  sessionId: string
-  tokens: number
 }
 
 /** Sent to the supervisor when a session begins to have calls in flight, and when it has none any more. */

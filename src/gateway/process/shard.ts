@@ -7,7 +7,8 @@ import { RolloutError } from '../../model/failure.ts'
 import { forwardLog } from './forward-log.ts'
 import type { GatewayControl } from '../gateway.ts'
 import { rejectConnection } from '../http/reject-connection.ts'
-import type { BusyReport, ShardRequest, Reply, ShardInit, TurnReport } from './shard-process.ts'
+import type { TurnReport } from '../handle-turn.ts'
+import type { BusyReport, ShardRequest, Reply, ShardInit } from './shard-process.ts'
 
 export interface ShardOptions<T> {
   /** The program of a shard; it calls `serveShard`. */

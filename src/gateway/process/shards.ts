@@ -1,7 +1,9 @@
 import type { Socket } from 'node:net'
 import { RolloutError, toFailure, type Failure } from '../../model/failure.ts'
 import type { IdSource } from '../../model/ids.ts'
+import type { SessionProgress } from '../../model/session.ts'
 import type { GatewayControl, GatewayStatus, SessionAccess } from '../gateway.ts'
+import type { TurnReport } from '../handle-turn.ts'
 import type { SessionOptions } from '../sessions/sessions.ts'
 import { countCrash, type CrashRecord } from './crash-suspects.ts'
 import { rejectConnection } from '../http/reject-connection.ts'
@@ -20,7 +22,7 @@ interface OpenSession<T> extends CrashRecord {
   shard: Shard<T>
   /** Includes the key once the session is open. */
   options: SessionOptions
-  progress: { calls: number; tokens: number }
+  progress: SessionProgress
 }
 
 const CRASH_LIMIT = 3
@@ -42,7 +44,7 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
     this.#shards = Array.from({ length: options.count }, (_, index) => {
       const shard: Shard<T> = new Shard(index, options, {
         onRestart: (send) => this.#restore(shard, send),
-        onTurn: ({ sessionId, tokens }) => this.#countTurn(sessionId, tokens),
+        onTurn: (turn) => this.#countTurn(turn),
         onBusy: ({ sessionId, isBusy }) => {
           const session = this.#sessions.get(sessionId)
           if (session !== undefined) session.isBusy = isBusy
@@ -109,7 +111,7 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
   }
 
   /** Undefined when the session is not open. */
-  progressOf(sessionId: string): OpenSession<T>['progress'] | undefined {
+  progressOf(sessionId: string): SessionProgress | undefined {
     return this.#sessions.get(sessionId)?.progress
   }
 
@@ -153,11 +155,13 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
     return [...counts].reduce((least, entry) => (entry[1] < least[1] ? entry : least))[0]
   }
 
-  #countTurn(sessionId: string, tokens: number): void {
+  #countTurn({ sessionId, tokens, oldestVersion }: TurnReport): void {
     const progress = this.#sessions.get(sessionId)?.progress
     if (progress === undefined) return
     progress.calls += 1
     progress.tokens += tokens
+    if (oldestVersion === undefined) return
+    progress.oldestVersion = Math.min(oldestVersion, progress.oldestVersion ?? oldestVersion)
   }
 
   #rejectSessionsThatCrash(shard: Shard<T>): void {

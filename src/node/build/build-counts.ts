@@ -9,6 +9,7 @@ export function toCounts({
   trainedCalls,
   tokens,
   excludedCalls,
+  oldestVersion,
 }: BuildSummary): BuildCounts {
-  return { builder, turns, calls, rows, trainedCalls, tokens, excludedCalls }
+  return { builder, turns, calls, rows, trainedCalls, tokens, excludedCalls, oldestVersion }
 }

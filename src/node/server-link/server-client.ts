@@ -2,8 +2,7 @@ import { randomUUID } from 'node:crypto'
 import type { Clock } from '../../lib/async/clock.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { NodeRegistrationRequest, NodeStageMetrics } from '../../model/node.ts'
-import { isTerminal } from '../../model/session.ts'
-import type { SessionProgress } from '../node.ts'
+import { isTerminal, type SessionProgress } from '../../model/session.ts'
 import type { ResultClient } from './deliver-result.ts'
 import type { LeaseCapacity } from './lease-capacity.ts'
 import type { HeldLease } from './lease-table.ts'
@@ -166,6 +165,6 @@ function toRenewal(held: HeldLease, progressOf: (id: string) => SessionProgress 
     session_id: sessionId,
     attempt,
     status: status === undefined || isTerminal(status) ? undefined : status,
-    progress,
+    progress: progress && { calls: progress.calls, tokens: progress.tokens, oldest_version: progress.oldestVersion },
   }
 }

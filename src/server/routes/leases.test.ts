@@ -192,6 +192,22 @@ describe('renewing', () => {
     expect((await at.client.getNode({ params: node.params })).metrics.run_inflight).toBe(1)
   })
 
+  test('a session with a token beyond the staleness limit of its task is cancelled by the next version', async () => {
+    await submit(2, { staleness_limit: 1 })
+    const node = await newNode()
+    const orders = await node.lease(2)
+    const renewals = orders.map((order, i) => ({
+      ...toLease(order),
+      progress: { calls: 1, tokens: 5, oldest_version: i },
+    }))
+    await at.client.renewLeases({ params: node.params, body: { renewals } })
+    // The nodes of this file confirm nothing.
+    const put = at.client.putPolicy({ body: { version: 2, timeout_seconds: 0 } })
+    await expect(put).rejects.toMatchObject({ code: 'server.unconfirmed' })
+    const { outcomes } = await at.client.renewLeases({ params: node.params, body: { renewals } })
+    expect(outcomes.map(({ kind }) => kind)).toEqual(['cancelled', 'held'])
+  })
+
   test('a restarted node keeps the attempts that it holds and loses the rest', async () => {
     await submit(2)
     const node = await newNode([], 'before')

@@ -1,11 +1,14 @@
-import { MIB } from '../../api/route.ts'
+import { type Body, MIB } from '../../api/route.ts'
+import type { Routes } from '../../api/routes/index.ts'
 import { MAX_INLINE_BYTES } from '../../api/routes/lease-routes.ts'
 import { RolloutError } from '../../model/failure.ts'
+import type { SessionProgress } from '../../model/session.ts'
 import type { Lease, LeaseResponse, RenewalOutcome } from '../../store/dispatch/port.ts'
 import type { ServerDeps, Some } from '../deps.ts'
 import { assertMember, noNode, replaced } from './request-errors.ts'
 import { toNodeInfo } from './views.ts'
 
+type WireProgress = NonNullable<Body<Routes['renewLeases']>['renewals'][number]['progress']>
 type LeaseRoutes = 'joinNode' | 'leaseSessions' | 'renewLeases' | 'releaseLeases' | 'leaveNode'
 
 /** Small enough that a lost connection costs little, large enough that most results are one part. */
@@ -49,7 +52,9 @@ export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
       }
     },
     async renewLeases({ params, body: { renewals, metrics, boot_id: bootId } }) {
-      const parsed = renewals.map(({ session_id: sessionId, ...rest }) => ({ sessionId, ...rest }))
+      const parsed = renewals.map(({ session_id: sessionId, progress, ...rest }) => {
+        return { sessionId, ...rest, ...(progress && { progress: toProgress(progress) }) }
+      })
       const response = await dispatch.renew(params.node_id, parsed, { metrics, bootId })
       assertMember(params.node_id, response.node)
       leaseQueue.markAlive(params.node_id)
@@ -79,6 +84,10 @@ async function releaseUndelivered(
   const leases = orders.map(({ order: { sessionId, attempt } }) => ({ sessionId, attempt }))
   await dispatch.release(nodeId, leases)
   throw new RolloutError('request.client-gone', `Node ${nodeId} disconnected before the response.`)
+}
+
+function toProgress({ oldest_version: oldestVersion, ...counts }: WireProgress): SessionProgress {
+  return { ...counts, ...(oldestVersion !== undefined && { oldestVersion }) }
 }
 
 function toLease({ session_id, attempt }: { session_id: string; attempt: number }): Lease {

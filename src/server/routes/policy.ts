@@ -81,10 +81,10 @@ async function readPolicy({ dispatch }: ServerDeps): Promise<Policy> {
   return {
     ...state,
     version: state.version ?? 0,
-    nodes: nodes.map(({ nodeId, change, version, inFlight, leased }) => {
+    nodes: nodes.map(({ nodeId, change, version, inFlight, leased, seenAt }) => {
       const node = { node_id: nodeId, change: change ?? null, version: version ?? null, in_flight: inFlight }
       // The leases of a silent node expire with it; until then its results are accepted, so it must confirm.
-      const lost = leased === 0 && dispatch.isSilent(nodeId)
+      const lost = leased === 0 && dispatch.isSilent(nodeId, seenAt)
       return { ...node, confirmed: isConfirmed(node, state, state.change), lost }
     }),
   }

@@ -162,6 +162,7 @@ const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
     `alter table nodes add column policy_change int, add column policy_version int,
       add column in_flight int not null default 0`,
   ],
+  '0005-oldest-version': [`alter table sessions add column oldest_version int`],
 }
 
 /** Runs missing migrations. Servers may start at the same time: one migrates under an advisory lock, the others wait. */

@@ -112,6 +112,8 @@ interface SessionRow {
   /** Progress that the node last reported. */
   calls: number | null
   tokens: number | null
+  /** Oldest policy version that sampled a token; null if unknown. */
+  oldest_version: number | null
   /** Null until the session has ended. */
   verdict: 'valid' | 'failed' | 'cancelled' | null
   is_usable: boolean

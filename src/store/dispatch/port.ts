@@ -8,7 +8,8 @@ import type { TaskState } from '../database/tables.ts'
 import { accept } from './commands/accept.ts'
 import { claimCallbacks, type ClaimOptions, requeueCallback, settleCallback } from './commands/callbacks.ts'
 import { cancelSession, cancelTask } from './commands/cancel.ts'
-import { cancelStale, changePolicy, type PolicyChange } from './commands/change-policy.ts'
+import { cancelIfStale, cancelStale } from './commands/cancel-stale.ts'
+import { changePolicy, type PolicyChange } from './commands/change-policy.ts'
 import { clearDeleted } from './commands/clear-deleted.ts'
 import { confirmPolicy } from './commands/confirm-policy.ts'
 import { deleteTask } from './commands/delete-task.ts'
@@ -242,11 +243,17 @@ export class Dispatch implements AsyncDisposable {
     return joinNode(this.#db, this.#settle, request, this.#now())
   }
 
-  accept(
+  /** Accepts the result of an attempt once. A result with tokens beyond the staleness limit of its task is refused. */
+  async accept(
     outcome: SessionOutcome,
     result?: ResultReference,
     artifacts?: readonly ArtifactReference[],
   ): Promise<Acceptance> {
+    const staleTask = await cancelIfStale(this.#db, outcome, this.#now())
+    if (staleTask !== undefined) {
+      this.#announce([staleTask])
+      return { kind: 'refused', reason: 'cancelled' }
+    }
     return accept(this.#db, outcome, { result, artifacts }, this.#settle)
   }
 
@@ -329,7 +336,7 @@ export class Dispatch implements AsyncDisposable {
     return { kind }
   }
 
-  /** Changes what all gateways must apply, and cancels tasks that are now stale. Returns the current state. */
+  /** Changes what all gateways must apply, and cancels tasks and sessions that are now stale. Returns the current state. */
   async changePolicy(change: PolicyChange): Promise<PolicyState> {
     const state = await changePolicy(this.#db, change)
     if (change.version !== undefined) this.#announce(await cancelStale(this.#db, this.#now()))
@@ -343,10 +350,10 @@ export class Dispatch implements AsyncDisposable {
 
   /**
    * Whether the node sent no renewal for the time of a lease. Its leases expire at the same time, so results of its calls
-   * are refused.
+   * are refused. `seenAt` of the node is newer than what this server has noticed.
    */
-  isSilent(nodeId: string): boolean {
-    return this.#nodeWatch.isSilent(nodeId)
+  isSilent(nodeId: string, seenAt?: number): boolean {
+    return this.#nodeWatch.isSilent(nodeId, seenAt)
   }
 
   putQuota(owner: string, quota: Quota): Promise<void> {

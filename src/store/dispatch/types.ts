@@ -1,6 +1,6 @@
 import type { NodeRegistrationRequest } from '../../model/node.ts'
 import type { SessionOrder } from '../../model/session-order.ts'
-import type { SessionStatus } from '../../model/session.ts'
+import type { SessionProgress, SessionStatus } from '../../model/session.ts'
 import type { TaskRequest } from '../../model/task.ts'
 import type { TaskState } from '../database/tables.ts'
 
@@ -86,11 +86,6 @@ export interface Renewal extends Lease {
   /** Shown to people; nothing is decided by it. */
   status?: SessionStatus
   progress?: SessionProgress
-}
-
-export interface SessionProgress {
-  calls: number
-  tokens: number
 }
 
 export interface RenewalOutcome extends Lease {

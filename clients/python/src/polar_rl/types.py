@@ -122,7 +122,9 @@ class SubmitRequest(TypedDict):
     max_failures: NotRequired[int]
     # Policy version that the task was made for.
     policy_version: NotRequired[int | None]
-    # The task is cancelled once the current version exceeds `policy_version` by more than this; absent: never.
+    # How many versions a token may be older than the current version; absent: any. A session with an older token
+    # is cancelled, and its result refused. With `policy_version`, the task is cancelled once the current version
+    # exceeds that version by more than the limit.
     staleness_limit: NotRequired[int | None]
 
 
@@ -739,7 +741,14 @@ class RenewLeasesBodyRenewal(TypedDict):
     # Fencing token: incremented for each new lease of the session.
     attempt: int
     status: NotRequired[SessionStatus]
-    progress: NotRequired[SessionSummaryProgress]
+    progress: NotRequired[RenewLeasesBodyRenewalProgress]
+
+
+class RenewLeasesBodyRenewalProgress(TypedDict):
+    calls: int
+    tokens: int
+    # Oldest policy version that sampled a token of the session.
+    oldest_version: NotRequired[int]
 
 
 class RenewLeasesAnswer(TypedDict):
@@ -794,6 +803,7 @@ class SessionOutcomeCounts(TypedDict):
     trainedCalls: int
     tokens: SessionOutcomeCountsTokens
     excludedCalls: NotRequired[dict[str, int]]
+    oldestVersion: NotRequired[int]
 
 
 class SessionOutcomeCountsTokens(TypedDict):

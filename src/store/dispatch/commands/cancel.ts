@@ -46,13 +46,14 @@ export async function cancelSession(
   db: Sql,
   sessionId: string,
   now: number,
+  reason = REQUESTED,
 ): Promise<{ isCancelled: boolean; taskId?: string }> {
   const session = await db.selectFrom('sessions').select('task_id').where('id', '=', sessionId).executeTakeFirst()
   if (session === undefined) return { isCancelled: false }
   const taskId = session.task_id
   const isCancelled = await db.transaction().execute(async (tx) => {
     const task = await lockTask(tx, taskId)
-    if (task?.status !== 'running' || (await closeRest(tx, taskId, cancelled(REQUESTED), now, sessionId)) === 0)
+    if (task?.status !== 'running' || (await closeRest(tx, taskId, cancelled(reason), now, sessionId)) === 0)
       return false
     const ended = task.ended + 1
     if (ended < task.need) {

@@ -3,7 +3,6 @@ import type { PauseMode, PolicyState } from '../../../model/policy.ts'
 import type { Sql } from '../../database.ts'
 import { POLICY_CHANNEL, type PolicyNotice } from '../internal/policy-channel.ts'
 import { getPolicy } from '../queries/policy.ts'
-import { cancelTask } from './cancel.ts'
 
 /** Absent fields stay as they are. */
 export interface PolicyChange {
@@ -30,17 +29,4 @@ export async function changePolicy(db: Sql, { version, paused, mode }: PolicyCha
     select pg_notify(${POLICY_CHANNEL}, ${notice}::text) from changed
   `.execute(db)
   return getPolicy(db)
-}
-
-/** Cancels each stale task in its own transaction; the next call finds what a crash left. Returns the ids. */
-export async function cancelStale(db: Sql, now: number): Promise<string[]> {
-  const { rows } = await sql<{ id: string; policy_version: number; version: number }>`
-    select tasks.id, policy_version, version from tasks, policy
-    where status = 'running' and policy_version is not null and policy_version + staleness_limit < version
-  `.execute(db)
-  for (const { id, policy_version, version } of rows) {
-    const reason = `The task was made for policy version ${policy_version}, which is too old: the current version is ${version}.`
-    await cancelTask(db, id, now, { reason })
-  }
-  return rows.map(({ id }) => id)
 }

@@ -68,7 +68,7 @@ async function requeue(
       for no key update of s skip locked
     ), queued as (
       update sessions set state = 'queued', status = 'REGISTERED', attempt = sessions.attempt + 1, round = 0,
-        node_id = null, leased_at = null, calls = null, tokens = null
+        node_id = null, leased_at = null, calls = null, tokens = null, oldest_version = null
       from given where sessions.id = given.id
     ), kept as (
       insert into attempts (session_id, attempt, task_id, node_id, ending, status, leased_at, ended_at)

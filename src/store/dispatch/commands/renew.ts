@@ -48,16 +48,17 @@ export async function renew(
       where id = ${nodeId} and not exists (select 1 from node where is_replaced)
     ), asked as materialized (
       select * from json_to_recordset(${JSON.stringify(asked)}::json)
-        as a(id text, attempt int, status text, calls int, tokens bigint)
+        as a(id text, attempt int, status text, calls int, tokens bigint, "oldestVersion" int)
     ), held as materialized (
-      select s.id, s.task_id, s.attempt, a.status, a.calls, a.tokens, a.status <> s.status as is_changed
+      select s.id, s.task_id, s.attempt, a.status, a.calls, a.tokens, a."oldestVersion", a.status <> s.status as is_changed
       from asked a join sessions s on s.id = a.id
       where s.id = any(array(select id from asked)) and s.attempt = a.attempt and s.state = 'leased'
         and s.node_id = ${nodeId} and not exists (select 1 from node where is_replaced)
       for no key update of s skip locked
     ), beaten as (
       update sessions set beat = beat + 1, is_known_there = true, status = coalesce(held.status, sessions.status),
-        calls = coalesce(held.calls, sessions.calls), tokens = coalesce(held.tokens, sessions.tokens)
+        calls = coalesce(held.calls, sessions.calls), tokens = coalesce(held.tokens, sessions.tokens),
+        oldest_version = coalesce(held."oldestVersion", sessions.oldest_version)
       from held where sessions.id = held.id
     ), told as (
       insert into events (type, task_id, data, ts)

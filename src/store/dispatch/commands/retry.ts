@@ -118,7 +118,7 @@ async function queueAgain(
     ), s as (
       update sessions set state = 'queued', status = 'REGISTERED', attempt = attempt + 1, failures = 0,
         priority = begin.priority, round = begin.round + a.round, node_id = null, leased_at = null, ended_at = null,
-        calls = null, tokens = null, verdict = null, is_usable = false, reward = null, traces = null, completions = null,
+        calls = null, tokens = null, oldest_version = null, verdict = null, is_usable = false, reward = null, traces = null, completions = null,
         failure = null, failure_code = null, timing = null
       from a, begin where sessions.id = a.id and sessions.id = any(array(select id from a))
       returning sessions.id, attempt

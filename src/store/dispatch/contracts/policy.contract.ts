@@ -1,5 +1,5 @@
 import { beforeEach, describe, expect, test } from 'vitest'
-import { DispatchDriver, makeRegistration } from '../../../../test/support/dispatch-driver.ts'
+import { DispatchDriver, makeOutcome, makeRegistration, makeTask } from '../../../../test/support/dispatch-driver.ts'
 import type { Database } from '../../database.ts'
 
 /** The policy state, and what nodes confirm. */
@@ -15,7 +15,61 @@ export function describePolicy(open: () => Database): void {
     driver.dispatch.join({ registration: makeRegistration('n9'), labels: [], bootId, replaces, holding: [] })
   const applied = { bootId: 'b1', change: 3, version: 8, inFlight: 2 }
 
+  const submit = (id: string, samples: number) =>
+    driver.dispatch.enqueue([{ task: makeTask(id, samples), stalenessLimit: 1 }])
+  const withTokens = (oldestVersion?: number) => ({
+    counts: {
+      ...makeOutcome({ sessionId: '', attempt: 1 }).counts!,
+      ...(oldestVersion !== undefined && { oldestVersion }),
+    },
+  })
+
   describe('policy', () => {
+    test('a running session with a token beyond the staleness limit is cancelled; others of its task continue', async () => {
+      const { dispatch } = driver
+      await dispatch.changePolicy({ version: 3 })
+      await submit('t', 4)
+      const [old, fresh, silent] = await driver.take(3)
+      const report = (oldestVersion: number) => ({ progress: { calls: 1, tokens: 5, oldestVersion } })
+      await driver.renew('n1', [{ ...old!, ...report(3) }, { ...fresh!, ...report(4) }, silent!])
+      await dispatch.changePolicy({ version: 4 })
+      // A renewal without progress keeps the version.
+      expect(await driver.renew('n1', [old!, fresh!])).toMatchObject([{ kind: 'held' }, { kind: 'held' }])
+      await dispatch.changePolicy({ version: 5 })
+      const kinds = (await driver.renew('n1', [old!, fresh!, silent!])).map(({ kind }) => kind)
+      expect(kinds).toEqual(['cancelled', 'held', 'held'])
+      expect(await dispatch.sessions.find(old!.sessionId)).toMatchObject({
+        failure: { code: 'session.cancelled', message: expect.stringContaining('policy version 3, which is too old') },
+      })
+      // Sessions that have sampled nothing are never stale, however old their task is.
+      expect(await driver.take(1)).toHaveLength(1)
+    })
+
+    test('a result with a token beyond the staleness limit is refused, and its session cancelled', async () => {
+      const { dispatch } = driver
+      await submit('t', 3)
+      const [old, fresh, unknown] = await driver.take(3)
+      await dispatch.changePolicy({ version: 5 })
+      expect(await driver.end(old!, undefined, withTokens(3))).toEqual({ kind: 'refused', reason: 'cancelled' })
+      expect(await driver.end(fresh!, undefined, withTokens(4))).toMatchObject({ kind: 'accepted' })
+      expect(await driver.end(unknown!, undefined, withTokens())).toMatchObject({ kind: 'accepted' })
+      // A repetition of an accepted result stays accepted.
+      await dispatch.changePolicy({ version: 9 })
+      expect(await driver.end(fresh!, undefined, withTokens(4))).toEqual({ kind: 'duplicate' })
+      expect(await dispatch.tasks.find('t')).toMatchObject({ status: 'completed', valid: 2, cancelled: 1 })
+    })
+
+    test('a late result with old tokens does not cancel the attempt of another node', async () => {
+      await submit('t', 1)
+      const [lost] = await driver.take(1)
+      await driver.renew('n1', [{ ...lost!, progress: { calls: 1, tokens: 5, oldestVersion: 0 } }])
+      expect(await driver.pass(12_000)).toBe(1)
+      const [again] = await driver.take(1, 'n2')
+      await driver.dispatch.changePolicy({ version: 5 })
+      expect(await driver.end(lost!, undefined, withTokens(0))).toEqual({ kind: 'refused', reason: 'stale' })
+      expect(await driver.renew('n2', [again!])).toEqual([{ ...again, kind: 'held' }])
+    })
+
     test('a version, a pause and its mode each make one change; a repetition makes none', async () => {
       const { dispatch } = driver
       const unset = { change: 0, version: null, paused: false, mode: 'drain' }
@@ -59,9 +113,9 @@ export function describePolicy(open: () => Database): void {
       expect(await dispatch.confirmPolicy('n9', applied)).toBe('unknown')
       await join('b1')
       // The driver's other nodes have only registered.
-      expect(await dispatch.policy.listNodes()).toEqual([{ nodeId: 'n9', inFlight: 0, leased: 0 }])
+      expect(await dispatch.policy.listNodes()).toEqual([{ nodeId: 'n9', inFlight: 0, leased: 0, seenAt: driver.wall }])
       expect(await dispatch.confirmPolicy('n9', applied)).toBe('member')
-      const stored = { nodeId: 'n9', change: 3, version: 8, inFlight: 2, leased: 0 }
+      const stored = { nodeId: 'n9', change: 3, version: 8, inFlight: 2, leased: 0, seenAt: driver.wall }
       expect(await dispatch.policy.listNodes()).toEqual([stored])
       expect(await dispatch.confirmPolicy('n9', { ...applied, bootId: 'b2', change: 4 })).toBe('replaced')
       expect(await dispatch.policy.listNodes()).toEqual([stored])
@@ -69,7 +123,7 @@ export function describePolicy(open: () => Database): void {
       expect(await dispatch.confirmPolicy('n9', { ...applied, inFlight: 0 })).toBe('draining')
       expect(await dispatch.policy.listNodes()).toEqual([{ ...stored, inFlight: 0 }])
       await join('b2', 'b1')
-      expect(await dispatch.policy.listNodes()).toEqual([{ nodeId: 'n9', inFlight: 0, leased: 0 }])
+      expect(await dispatch.policy.listNodes()).toEqual([{ nodeId: 'n9', inFlight: 0, leased: 0, seenAt: driver.wall }])
     })
 
     test('a node is silent when it has not renewed for a lease, and its leases are then lost', async () => {
@@ -87,8 +141,13 @@ export function describePolicy(open: () => Database): void {
       expect(dispatch.isSilent('n9')).toBe(false)
       await driver.pass(4000)
       expect(dispatch.isSilent('n9')).toBe(true)
-      expect(await dispatch.policy.listNodes()).toMatchObject([{ leased: 0 }])
+      const [before] = await dispatch.policy.listNodes()
+      expect(before).toMatchObject({ leased: 0 })
       await renew()
+      // A node that renewed, or joined again, since this server last looked is not silent.
+      const [after] = await dispatch.policy.listNodes()
+      expect(dispatch.isSilent('n9', before!.seenAt)).toBe(true)
+      expect(dispatch.isSilent('n9', after!.seenAt)).toBe(false)
       await driver.pass(1000)
       expect(dispatch.isSilent('n9')).toBe(false)
     })

@@ -2,8 +2,8 @@ import type { Sql } from '../../database.ts'
 
 export interface NodeWatch {
   sweep(): Promise<void>
-  /** Whether the node has sent no renewal for the time of a lease. */
-  isSilent(nodeId: string): boolean
+  /** Whether the node has sent no renewal for the time of a lease. `seenAt`: its counter, if read after the last sweep. */
+  isSilent(nodeId: string, seenAt?: number): boolean
 }
 
 /** As in lease-watch.ts: the time between two sweeps counts for at most this part of a lease. */
@@ -38,6 +38,9 @@ export function createNodeWatch({
         }),
       )
     },
-    isSilent: (nodeId) => (nodes.get(nodeId)?.idleMs ?? 0) >= leaseMs,
+    isSilent(nodeId, seenAt) {
+      const node = nodes.get(nodeId)
+      return node !== undefined && node.idleMs >= leaseMs && (seenAt ?? node.seenAt) === node.seenAt
+    },
   }
 }

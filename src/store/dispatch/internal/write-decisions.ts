@@ -29,6 +29,7 @@ export async function writeDecisions(
         ended_at = case again when 1 then null else ${now}::float8 end,
         calls = case again when 1 then null else calls end,
         tokens = case again when 1 then null else tokens end,
+        oldest_version = case again when 1 then null else oldest_version end,
         verdict = case when again = 1 then null when valid = 1 then 'valid' else 'failed' end,
         is_usable = d.usable = 1,
         reward = d.reward, traces = d.traces, completions = d.completions,

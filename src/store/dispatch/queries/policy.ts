@@ -12,6 +12,8 @@ export interface PolicyNode {
   inFlight: number
   /** Number of leased sessions. */
   leased: number
+  /** Changes with each renewal, and when the node joins. */
+  seenAt: number
 }
 
 export async function getPolicy(db: Sql): Promise<PolicyState> {
@@ -23,7 +25,7 @@ export async function getPolicy(db: Sql): Promise<PolicyState> {
 export async function listPolicyNodes(db: Sql): Promise<PolicyNode[]> {
   const rows = await db
     .selectFrom('nodes')
-    .select(['id', 'policy_change', 'policy_version', 'in_flight'])
+    .select(['id', 'policy_change', 'policy_version', 'in_flight', 'seen_at'])
     .select(sql<number>`(select count(*) from sessions where state = 'leased' and node_id = nodes.id)`.as('leased'))
     .where('boot_id', 'is not', null)
     .orderBy('id')
@@ -34,5 +36,6 @@ export async function listPolicyNodes(db: Sql): Promise<PolicyNode[]> {
     version: row.policy_version ?? undefined,
     inFlight: row.in_flight,
     leased: row.leased,
+    seenAt: row.seen_at,
   }))
 }

@@ -1,9 +1,9 @@
 import { type Selectable, sql } from 'kysely'
 import type { Failure, FailureCode } from '../../../model/failure.ts'
-import type { SessionStatus, SessionTiming } from '../../../model/session.ts'
+import type { SessionProgress, SessionStatus, SessionTiming } from '../../../model/session.ts'
 import type { Sql } from '../../database.ts'
 import type { Tables } from '../../database/tables.ts'
-import type { ArtifactReference, ResultReference, SessionProgress } from '../types.ts'
+import type { ArtifactReference, ResultReference } from '../types.ts'
 import { cutPage, toNumber } from './page.ts'
 import { parseStored, toResult } from './row-fields.ts'
 
