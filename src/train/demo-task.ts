@@ -4,7 +4,7 @@ import { SEED_BASE_FIELD } from '../model/sample-seed.ts'
 import { toolCallText } from './tool-call-reward.ts'
 
 /** Folders that the tasks ask for. */
-const FOLDERS = ['docs', 'lib', 'data', 'home', 'work', 'notes', 'news', 'music']
+const FOLDERS = ['docs', 'lib', 'notes', 'music']
 
 /** Two examples of a request and its answer, then the request: make this call. */
 function instructionFor(folder: string): string {

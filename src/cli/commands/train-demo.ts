@@ -22,9 +22,9 @@ export const command = defineCommand({
     'Train the tiny model by GRPO through the harness pi on this machine, and write a report. Needs "polar harness install pi".',
   flags: {
     seed: option('N', 'Seed of the initial weights and of all samples', { default: '1' }),
-    steps: option('N', 'Updates of the weights', { default: '12' }),
+    steps: option('N', 'Updates of the weights', { default: '20' }),
     tasks: option('N', 'Tasks of each step', { default: '2' }),
-    samples: option('N', 'Sessions of each task, whose rewards are compared', { default: '6' }),
+    samples: option('N', 'Sessions of each task, whose rewards are compared', { default: '8' }),
     async: toggle('Sample the next step during an update'),
     'max-lag': option('N', 'With --async: how many versions behind a token may be', { default: DEFAULT_LAG }),
     out: option('DIR', 'Folder for a new folder with the report and the data of the run', {
