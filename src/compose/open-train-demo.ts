@@ -41,7 +41,7 @@ export interface OpenTrainDemo extends AsyncDisposable {
   deps: Pick<TrainDeps, 'sample' | 'read' | 'load'>
 }
 
-/** The third model call of a session does not fit, so a policy that repeats its tool call ends soon. */
+/** Enough for the prompt and the answer of a session. */
 const CONTEXT_TOKENS = 800
 
 /**
@@ -56,7 +56,7 @@ export async function openTrainDemo(choice: TrainDemoChoice): Promise<OpenTrainD
   const { createModelPolicy, createRandom } = await loadTinyEngine()
   const model = parts.use(await createModelPolicy())
   onPart?.('server and node')
-  const evaluator = modulePath('../train/tool-call-evaluator')
+  const evaluator = modulePath('../train/format-evaluator')
   const { client } = parts.use(
     await openUp(
       {

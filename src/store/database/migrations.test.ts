@@ -32,6 +32,7 @@ test('migration 0002 sets ended_at and bytes of tasks that had already ended', a
     await sql`alter table nodes drop column policy_change, drop column policy_version, drop column in_flight`.execute(
       db,
     )
+    await sql`alter table sessions drop column oldest_version`.execute(db)
     await sql`delete from polar_migrations where name >= '0002-deleted-tasks'`.execute(db)
   }
   await using database = await openDatabase({ dir })
