@@ -12,7 +12,7 @@ export interface TrainReport {
 
 const WINDOW = 5
 /** By how much the mean reward of the last steps must exceed that of the first. */
-const MARGIN = 0.2
+const MARGIN = 0.15
 
 /** Compares the mean reward of the first and the last five steps, or thirds of a shorter run. */
 export function summarise({ steps }: Pick<TrainReport, 'steps'>): { first: number; last: number; hasLearned: boolean } {

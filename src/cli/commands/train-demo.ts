@@ -22,7 +22,7 @@ export const command = defineCommand({
     'Train the tiny model by GRPO through the harness pi on this machine, and write a report. Needs "polar harness install pi".',
   flags: {
     seed: option('N', 'Seed of the initial weights and of all samples', { default: '1' }),
-    steps: option('N', 'Updates of the weights', { default: '14' }),
+    steps: option('N', 'Updates of the weights', { default: '15' }),
     tasks: option('N', 'Tasks of each step', { default: '2' }),
     samples: option('N', 'Sessions of each task, whose rewards are compared', { default: '8' }),
     async: toggle('Sample the next step during an update'),
