@@ -81,7 +81,7 @@ export async function openTrainDemo(choice: TrainDemoChoice): Promise<OpenTrainD
     backend: model.backend,
     deps: {
       sample: (step, version) => sampleStep({ client, evaluator, ...choice }, step, version),
-      read: (promptIds, ids) => model.score(promptIds, ids),
+      read: (promptIds, ids) => model.score(promptIds, ids, { withPredictions: true }),
       load: (version, weights) => loadWeights(client, engine.url, version, weights),
     },
     [Symbol.asyncDispose]: () => owned.disposeAsync(),

@@ -38,7 +38,7 @@ export interface TrainDeps {
 
 export interface StepReport extends GrpoStats {
   step: number
-  /** Of all graded sessions. */
+  /** Mean reward of all graded sessions. */
   meanReward: number
   sessions: number
   /** Sampled tokens of sessions with an advantage. */

@@ -98,7 +98,7 @@ async function run(change: Change = (sessions) => sessions): Promise<StepReport[
   const reports: StepReport[] = []
   const deps: TrainDeps = {
     sample: async (step, version) => change(await sample(step, version)),
-    read: (promptIds, ids) => policy.score(promptIds, ids),
+    read: (promptIds, ids) => policy.score(promptIds, ids, { withPredictions: true }),
     load: (_, lowRank) => policy.setOutputWeights({ lowRank }),
     now: () => 0,
     onStep: (report) => void reports.push(report),

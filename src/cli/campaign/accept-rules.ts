@@ -8,7 +8,7 @@ export const AcceptRules = z.strictObject({
   /** Lowest accepted reward; null: any, also none. */
   minReward: z.number().nullable(),
   endings: z.array(EndingKind).min(1),
-  /** Of the trained answers. */
+  /** Number of tool calls in the trained answers. */
   minToolCalls: z.int().min(0),
   /** Model calls of the session; null: no limit. */
   maxTurns: z.int().min(1).nullable(),

@@ -10,7 +10,7 @@ import type { OutputWeights } from './output-weights.ts'
 import { PoolWorker, WorkerLostError } from './pool-worker.ts'
 import type { TaskListener } from './pool-worker.ts'
 import { PrefixRouter } from './prefix-router.ts'
-import type { Scores, WorkerData, WorkerSettings } from './protocol.ts'
+import type { ScoreRequest, Scores, WorkerData, WorkerSettings } from './protocol.ts'
 import { TokenChannel } from './token-channel.ts'
 
 export interface PoolOptions {
@@ -80,6 +80,8 @@ interface InferencePoolDeps {
   settings: Omit<WorkerSettings, 'outputWeights'>
 }
 
+export type ScoreOptions = Partial<Pick<ScoreRequest, 'stepTokens' | 'withPredictions'>>
+
 /** One model in several threads. Its answers depend only on the request, not on the thread or on other requests. */
 export class InferencePool implements AsyncDisposable {
   readonly shape: ModelShape
@@ -131,14 +133,15 @@ export class InferencePool implements AsyncDisposable {
    * tokens are read one at a time. More `stepTokens` are several times faster, but differ by 0.03 to 0.3 per token on average: tokens that
    * are read together are quantised together.
    */
-  async score(promptIds: Int32Array, ids: Int32Array, options: { stepTokens?: number } = {}): Promise<Scores> {
+  async score(promptIds: Int32Array, ids: Int32Array, options: ScoreOptions = {}): Promise<Scores> {
     this.#assertFits(promptIds, ids.length)
     this.#assertKnown(ids)
     if (ids.length === 0)
       return { logprobs: new Float32Array(), logits: new Float32Array(), hidden: new Float32Array() }
     const worker = this.#chooseWorker(promptIds)
     const { promise, resolve, reject } = Promise.withResolvers<Scores>()
-    const request = { promptIds, ids, stepTokens: options.stepTokens ?? 1 }
+    const { stepTokens = 1, withPredictions = false } = options
+    const request = { promptIds, ids, stepTokens, withPredictions }
     worker.begin(
       { type: 'score', task: ++this.#lastNumber, request },
       {

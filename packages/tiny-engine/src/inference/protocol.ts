@@ -32,15 +32,17 @@ export interface ScoreRequest {
   ids: Int32Array
   /** Tokens read at a time. */
   stepTokens: number
+  /** Whether the result has logits and hidden states: 28 KB for each token. */
+  withPredictions: boolean
 }
 
 /** Result of reading given tokens after a prompt: for each token, what the model predicted before it. */
 export interface Scores {
   /** Raw log probability of each token under the current output weights. */
   logprobs: Float32Array
-  /** Logits of the frozen model, without output weights: [token, vocabulary size]. */
+  /** Logits of the frozen model, without output weights: [token, vocabulary size]. Empty unless requested. */
   logits: Float32Array
-  /** Final hidden states: [token, hidden size]. */
+  /** Final hidden states: [token, hidden size]. Empty unless requested. */
   hidden: Float32Array
 }
 

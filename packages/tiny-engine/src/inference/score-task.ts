@@ -28,9 +28,9 @@ export class ScoreTask implements Task {
     this.#request = request
     this.#deps = deps
     const { vocabularySize, hiddenSize } = deps.model.shape
-    const count = request.ids.length
+    const count = request.withPredictions ? request.ids.length : 0
     this.#scores = {
-      logprobs: new Float32Array(count),
+      logprobs: new Float32Array(request.ids.length),
       logits: new Float32Array(count * vocabularySize),
       hidden: new Float32Array(count * hiddenSize),
     }
@@ -62,13 +62,14 @@ export class ScoreTask implements Task {
 
   #score({ logits, hidden }: Pick<Scores, 'logits' | 'hidden'>): void {
     const { vocabularySize, hiddenSize } = this.#deps.model.shape
-    const { ids } = this.#request
+    const { ids, withPredictions } = this.#request
     const rows = Math.min(logits.length / vocabularySize, ids.length - this.#scored)
     for (let row = 0; row < rows; row++, this.#scored++) {
       const rowLogits = logits.subarray(row * vocabularySize, (row + 1) * vocabularySize)
       const rowHidden = hidden.subarray(row * hiddenSize, (row + 1) * hiddenSize)
       const weighted = applyOutputWeights(rowLogits, rowHidden, this.#deps.outputWeights())
       this.#scores.logprobs[this.#scored] = weighted[ids[this.#scored]!]! - logSumExp(weighted)
+      if (!withPredictions) continue
       this.#scores.logits.set(rowLogits, this.#scored * vocabularySize)
       this.#scores.hidden.set(rowHidden, this.#scored * hiddenSize)
     }

@@ -143,7 +143,9 @@ test('with a low-rank update, sampling and score() use the hidden states that sc
   const lowRank = { rank: 1, down, up }
   await policy.setOutputWeights({ lowRank })
   const { tokens, ids } = await generate('Hello!', { maxTokens: 8, ignoreEos: true })
-  const { logprobs, logits, hidden } = await policy.score(promptOf('Hello!'), Int32Array.from(ids))
+  const { logprobs, logits, hidden } = await policy.score(promptOf('Hello!'), Int32Array.from(ids), {
+    withPredictions: true,
+  })
   await policy.setOutputWeights({})
   expect(logprobs).toEqual(Float32Array.from(tokens, ({ logprob }) => logprob))
   for (const [i, id] of ids.entries()) {

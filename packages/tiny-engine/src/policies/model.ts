@@ -2,7 +2,7 @@ import { randomInt } from 'node:crypto'
 import type { BackendKind } from '../inference/backend.ts'
 import type { OutputWeights } from '../inference/output-weights.ts'
 import { createInferencePool } from '../inference/pool.ts'
-import type { PoolOptions } from '../inference/pool.ts'
+import type { PoolOptions, ScoreOptions } from '../inference/pool.ts'
 import type { Scores } from '../inference/protocol.ts'
 import type { Policy } from './policy.ts'
 
@@ -26,7 +26,7 @@ export interface ModelPolicy extends Policy {
   /** Sets the trainable part of the weights. When it resolves, all further tokens use it. */
   setOutputWeights(weights: OutputWeights): Promise<void>
   /** Reads `ids` after the prompt; see `InferencePool.score`. */
-  score(promptIds: Int32Array, ids: Int32Array, options?: { stepTokens?: number }): Promise<Scores>
+  score(promptIds: Int32Array, ids: Int32Array, options?: ScoreOptions): Promise<Scores>
 }
 
 export async function createModelPolicy(options: ModelPolicyOptions = {}): Promise<ModelPolicy> {
